@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, cast
 
 from nexus_tasks import file_locks, files
-from nexus_tasks.buffer import entry, stats
-from nexus_tasks.buffer.places import default_deployment_name, default_folder
+from nexus_tasks.buffer import entry, quarantine, stats
+from nexus_tasks.buffer.places import QUARANTINE, belongs_to, default_deployment_name, default_folder
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, SessionCleared
@@ -292,6 +292,29 @@ class SessionBuffer:
         """The number of files in quarantine."""
         with self._os_errors_explained():
             return stats.count_quarantined(self.folder)
+
+    def quarantine(self) -> Sequence[tuple[Damage, entry.Entry | None]]:
+        """What is in quarantine: each damage, and its entry if this deployment may release the entry.
+
+        Only refused entries have an entry. Torn and corrupt lines cannot be read any more.
+        """
+        with self._os_errors_explained():
+            return [
+                (one, quarantine.entry_of(one.kept_as) if self._is_own(one) else None)
+                for one in quarantine.every(os.path.join(self.folder, QUARANTINE))
+            ]
+
+    def _is_own(self, damage: Damage) -> bool:
+        return damage.kind == "refused" and belongs_to(quarantine.session_folder_of(damage), self.deployment)
+
+    def discard(self, damage: Damage) -> None:
+        """Delete a file of the quarantine.
+
+        Raises:
+            BufferError: the file cannot be deleted.
+        """
+        with self._os_errors_explained(), suppress(FileNotFoundError):
+            os.unlink(damage.kept_as)
 
     def close(self) -> None:
         """Sync the written entries and close the files. A later call opens the files again."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import NamedTuple
 
 from nexus_tasks import files
+from nexus_tasks.buffer import entry
 
 
 class Damage(NamedTuple):
@@ -39,3 +40,40 @@ def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> D
         document = damage._asdict() | {"raw_base64": b64encode(raw).decode("ascii")}
         files.write_atomic(path, json.dumps(document, indent=2).encode("ascii"), durable=True)
     return damage
+
+
+def every(folder: str) -> list[Damage]:
+    """What the quarantine ``folder`` holds, in the order of the names of its files. Unreadable files are left out."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except FileNotFoundError:
+        return []
+    found = (_read(os.path.join(folder, name)) for name in names)
+    return [one[0] for one in found if one is not None]
+
+
+def entry_of(path: str) -> entry.Entry | None:
+    """The entry in a file of the quarantine. ``None`` for a torn or corrupt line, which is no entry any more."""
+    found = _read(path)
+    if found is None or found[0].kind != "refused":
+        return None
+    try:
+        return entry.Entry(*json.loads(found[1]))
+    except (ValueError, TypeError):
+        return None
+
+
+def session_folder_of(damage: Damage) -> str:
+    """The name of the session's folder from which a refused entry came. It says which deployment stores the entry."""
+    # The name of the file: the folder's name, the first and last entry_seq of the segment, line, offset and kind.
+    return "-".join(os.path.basename(damage.kept_as).split("-")[:-5])
+
+
+def _read(path: str) -> tuple[Damage, bytes] | None:
+    try:
+        with open(path, "rb") as file:
+            document = json.load(file)
+        raw = b64decode(document.pop("raw_base64"))
+        return Damage(**document | {"kept_as": path}), raw
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, warn
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from nexus_tasks.buffer import Damage, SessionBuffer
@@ -138,6 +140,92 @@ def recover(json: Json = False) -> None:
         _print_recovered(entries, recovery.damages)
 
 
+@app.command()
+def clear(
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NS", help="Only the entries of this namespace.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="KEY", help="Only the entries of the sessions with this key.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete entries that are not stored yet. Their messages are lost. Stored messages and the quarantine stay."""
+    buffer = _buffer()
+    lost = [
+        one
+        for one in buffer.status()
+        if one["deployment"] in ("", buffer.deployment)
+        and namespace in (None, one["agent"])
+        and session in (None, one["session"])
+    ]
+    if not lost and (namespace is not None or session is not None):
+        raise NotFound("The buffer has no such session.", remedy="See `nexus buffer list`.")
+    entries = sum(one["entries"] for one in lost)
+    count, of = words.count(entries, "entry", "entries"), words.count(len(lost), "session")
+    if entries and not yes:
+        if json or not sys.stdin.isatty():
+            raise InvalidInput(
+                f"{count} of {of} are not stored yet and would be lost.",
+                remedy="Store them with `nexus buffer flush`, or delete them with `nexus buffer clear --yes`.",
+            )
+        typer.confirm(f"{count} of {of} are not stored yet. Delete them? Their messages are lost.", abort=True)
+    for one in lost:
+        buffer.clear(one["agent"], one["session"])
+    if json:
+        emit({"entries": entries, "sessions": len(lost)})
+    else:
+        print(f"{count} of {of} deleted.")
+
+
+@app.command()
+def quarantine(json: Json = False) -> None:
+    """List the entries and lines that could not be stored, and why."""
+    rows: list[dict[str, Any]] = [
+        {
+            "file": os.path.basename(damage.kept_as),
+            "kind": damage.kind,
+            "agent": damage.agent,
+            "session": damage.session,
+            "reason": damage.reason,
+            "releasable": entry is not None,
+            "kept_as": damage.kept_as,
+        }
+        for damage, entry in _buffer().quarantine()
+    ]
+    if json:
+        emit(rows)
+        return
+    names = ("kind", "agent", "session", "reason", "file")
+    table(names, [[row[name] for name in names] for row in rows], elastic="reason", empty="The quarantine is empty.")
+    if any(row["releasable"] for row in rows):
+        hint("Refused entries are tried again with `nexus buffer release --all`, for example after an upgrade.")
+
+
+@app.command()
+def release(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="A file's name, from `nexus buffer quarantine`.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every refused entry of this deployment.")] = False,
+    json: Json = False,
+) -> None:
+    """Put refused entries back into the buffer, for example after an upgrade. The next flush tries to store them."""
+    if (file is not None) == everything:
+        raise typer.BadParameter("give either FILE or --all")
+    buffer = _buffer()
+    from nexus_tasks.services import buffer_flush
+
+    count = buffer_flush.release(buffer, file)
+    buffer.close()
+    if json:
+        emit({"released": count})
+    else:
+        print(f"{words.count(count, 'entry', 'entries')} put back.")
+        hint("Store them now with `nexus buffer flush`.")
+
+
 # --- output for people -----------------------------------------------------------------------------------------------
 def _print_status(found: Mapping[str, Any]) -> None:
     if found["entries"]:
@@ -157,6 +245,7 @@ def _print_status(found: Mapping[str, Any]) -> None:
         )
     if found["quarantined"]:
         warn(f"{words.count(found['quarantined'], 'file')} in {found['folder']}/quarantine could not be stored.")
+        hint("`nexus buffer quarantine` says why.")
 
 
 def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
@@ -170,6 +259,9 @@ def _print_flushed(report: StoreReport) -> None:
     print(f"Stored {words.count(report.stored, 'message')} from {entries} of the buffer.")
     if report.duplicates:
         print(f"{words.count(report.duplicates, 'was', 'were')} stored already.")
+    if report.unknown:
+        waiting = words.count(report.unknown, "entry waits", "entries wait")
+        warn(f"{waiting} for a newer release: this one does not know their type.")
     _warn_of_damages(report.damages)
 
 

@@ -100,15 +100,19 @@ def extract(
         namespace,
         "turn",
         asked=f"Job {job.id} extracts from session {session}.",
-        ended=lambda outcome: (
-            f"{words.count(outcome.details.get('topics', 0), 'topic')} written,"
-            f" {words.count(outcome.details.get('facts', 0), 'fact')} stored"
-            f" ({outcome.status})."
-        ),
+        ended=extraction_line,
         see=f"Read them with `nexus topics list --namespace {namespace}`.",
         timeout=timeout if wait else None,
         json=json,
     )
+
+
+def extraction_line(outcome: JobOutcome) -> str:
+    """The sentence about an ended extraction. It says why nothing was extracted."""
+    details = outcome.details
+    topics, facts = words.count(details.get("topics", 0), "topic"), words.count(details.get("facts", 0), "fact")
+    status = f"{outcome.status}: {details['why']}" if "why" in details else outcome.status
+    return f"{topics} written, {facts} stored ({status})."
 
 
 def undo(

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -268,14 +268,15 @@ class CondenseMaterial:
 TopicType = Literal["user", "feedback", "project", "reference"]
 
 
-# When cognition refuses the name of one file, it keeps the other files of the answer.
+# When cognition refuses the name or the type of one file, it keeps the other files of the answer. Therefore the type is
+# a text here, and the schema alone names the types.
 class TopicFile(_Answer):
     """A file of knowledge, new or changed. Names are checked by cognition: one that is refused costs no other."""
 
     filename: str
     name: str
     description: str = Field(description="one line: what one finds in it")
-    type: TopicType
+    type: str = Field(json_schema_extra={"enum": list(get_args(TopicType))})
     content: str
 
 

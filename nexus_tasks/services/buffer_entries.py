@@ -25,6 +25,7 @@ from nexus_tasks.types import Message, check_count, check_name, check_size
 MESSAGE = "message"  # the payload is one message: an object with the fields of `Message`, or only the message's content
 INGEST = "ingest"  # the payload is a whole call of `ingest`: an object with messages, observers, observe and end
 END = "end"  # the session has ended; the payload is ignored
+KNOWN = frozenset((MESSAGE, INGEST, END))
 
 _MESSAGE = TypeAdapter(Message)
 
@@ -52,7 +53,7 @@ def told(messages: Sequence[Message]) -> Call:
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
     """The calls of ``ingest`` for ``entries``, in the order of ``entries``.
 
-    Consecutive entries of the type ``message`` become one call.
+    Consecutive entries of the type ``message`` become one call. The type of each entry is in :data:`KNOWN`.
 
     Raises:
         InvalidInput: the payload of an entry does not fit its context type.
@@ -85,10 +86,29 @@ def _call(start_id: str, entry: Entry) -> Call:
         fields = {"content": payload} if isinstance(payload, str) else payload
         said = _message(fields)
         return Call(messages=(_identified(said, start_id, entry),), observers=None, end=False, time=entry.time)
-    raise InvalidInput(
-        f"An entry of type {kind!r} cannot be stored. The type must be message, ingest or end, and the payload of an"
-        " ingest must be an object."
-    )
+    raise InvalidInput(f"An entry of type {kind!r} cannot be stored: its payload is not an object.")
+
+
+def released(entry: Entry, name: str) -> Any:
+    """The payload with which an entry from quarantine is appended again.
+
+    Its messages keep the entry's time, and a message of the type ``message`` gets an id made from ``name``, the name of
+    the file in quarantine. So an entry that is released twice, because of a crash, is stored once.
+    """
+    when, payload = datetime.fromtimestamp(entry.time, UTC).isoformat(), entry.payload
+    if entry.context_type == MESSAGE:
+        fields = {"content": payload} if isinstance(payload, str) else payload
+        return (
+            {"id": f"released:{name}", "occurred_at": when} | _filled(fields) if isinstance(fields, dict) else payload
+        )
+    if entry.context_type == INGEST and isinstance(payload, dict) and isinstance(payload.get("messages"), list):
+        said = payload["messages"]
+        return payload | {"messages": [{"occurred_at": when} | _filled(m) if isinstance(m, dict) else m for m in said]}
+    return payload
+
+
+def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:

@@ -7,6 +7,7 @@ the buffer. Storing an entry a second time changes nothing.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ from operator import attrgetter
 
 from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import BufferError, InvalidInput
+from nexus_tasks.errors import BufferError, InvalidInput, NotFound
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.services.ingestion import SessionWriter, scrubbed
@@ -44,6 +45,7 @@ class StoreReport:
     enqueued: int = 0
     sessions: int = 0
     waiting: int = 0  # events of a coding agent's hook whose message is not in the agent's transcript yet
+    unknown: int = 0  # entries of a type that this release does not know; they wait for a newer release
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -156,17 +158,60 @@ def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Seg
                 waiting |= _store_entries(deployment, segment, [entry], report)
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
+    unknown = sum(not _is_known(entry) for _, entry in entries)
+    if unknown:
+        log.warning(
+            "The buffer has %d entries of a type that this release does not know. They wait for a newer release.",
+            unknown,
+        )
+    report.unknown += unknown
     done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
-    report.waiting += len(waiting)
+    report.waiting += len(waiting) - unknown
     report.entries += buffer.acknowledge(done)
+
+
+def release(buffer: SessionBuffer, name: str | None = None) -> int:
+    """Append refused entries again to their sessions, and delete them from quarantine. Returns how many.
+
+    An entry is appended before its file is deleted, so that a crash loses nothing. An entry that is refused again
+    returns to quarantine.
+
+    Args:
+        name: the name of a file in quarantine. Default: every refused entry of the buffer's deployment.
+
+    Raises:
+        NotFound: the quarantine has no file of this name.
+        InvalidInput: the file has a damaged line, or an entry of another deployment.
+        BufferError: the folder cannot be read or written.
+    """
+    found = [pair for pair in buffer.quarantine() if name in (None, os.path.basename(pair[0].kept_as))]
+    if name is not None and not found:
+        raise NotFound(f"The quarantine has no file {name!r}.", remedy="See `nexus buffer quarantine`.")
+    if name is not None and found[0][1] is None:
+        raise InvalidInput(
+            f"{name} is not a whole entry of this deployment, so it cannot be released.",
+            remedy="`nexus buffer quarantine --json` says why it was set aside, and where its bytes are.",
+        )
+    count = 0
+    for damage, entry in found:
+        if entry is not None:
+            payload = buffer_entries.released(entry, os.path.basename(damage.kept_as))
+            buffer.append(damage.agent, damage.session, payload, entry.context_type)
+            buffer.discard(damage)
+            count += 1
+    return count
 
 
 def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
     """Store entries of one session in one transaction.
 
-    Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the events that must wait until their
-    messages are in the agent's transcript.
+    Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the entries that must wait: events
+    whose messages are not in the agent's transcript yet, and entries of an unknown type.
     """
+    unknown = {entry.entry_seq for entry in entries if not _is_known(entry)}
+    entries = [entry for entry in entries if entry.entry_seq not in unknown]
+    if not entries:
+        return unknown
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
@@ -192,7 +237,11 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates
     report.enqueued += writer.enqueue()
-    return waiting
+    return waiting | unknown
+
+
+def _is_known(entry: Entry) -> bool:
+    return entry.context_type in buffer_entries.KNOWN or entry.context_type == events.CONTEXT_TYPE
 
 
 def _store_call(writer: SessionWriter, call: Call) -> None:

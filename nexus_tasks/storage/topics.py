@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,14 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic, TopicSource
 from nexus_tasks.types import TopicDetails, TopicInfo
+
+# The most characters of a stored topic, about 2,000 tokens. The extractor shows topics whole while they together have
+# at most NEXUS_EXTRACT_SHOWN_TOKENS tokens (4,000 by default), so each stored topic can be shown whole. Only a topic
+# that is shown whole can be shortened by the model. Chosen by hand, not measured.
+LONGEST_CONTENT = 8_000
+_LONGEST_FILENAME = 128  # with the suffix ".md", see cognition/extraction/filenames.py
+_PART = re.compile(r"-part-(\d{1,6})$")
+_PART_OF_NAME = re.compile(r" \(part \d{1,6}\)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +68,93 @@ def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> i
     A draft replaces a topic's content when the topic still has the draft's revision ``seen``. When the topic has
     another revision, another run has changed it. Then the lines of the draft that the topic lacks are appended, so that
     no line is lost.
+
+    A stored topic has at most :data:`LONGEST_CONTENT` characters. The lines that do not fit are added to the topic's
+    next part: ``deploys.md`` goes on in ``deploys-part-2.md``, and so on.
     """
-    return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
+    return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: _part_of(draft.filename)))
 
 
-def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
-    """Store topics with exactly the given content, whatever revision is stored. Returns how many topics changed."""
-    there = {topic.filename: topic.revision for topic in every(tx, namespace_id)}
+def split_oversized(tx: Transaction, namespace_id: int) -> None:
+    """Split the topics with more than :data:`LONGEST_CONTENT` characters, which an earlier release has stored."""
+    query = select(Topic).where(Topic.namespace_id == namespace_id, func.length(Topic.content) > LONGEST_CONTENT)
+    for topic in sorted(tx.scalars(query), key=lambda topic: _part_of(topic.filename)):
+        same = {
+            name: getattr(topic, name) for name in ("filename", "name", "description", "type", "content", "made_by")
+        }
+        _store(tx, namespace_id, TopicDraft(**same, seen=topic.revision))
+
+
+def _part_of(filename: str) -> tuple[str, int]:
+    """The name without its part, and the number of the part: ``("deploys", 2)`` for ``deploys-part-2.md``.
+
+    Transactions lock the topics in this order, so that no two of them wait for each other.
+    """
+    stem = filename.removesuffix(".md")
+    part = _PART.search(stem)
+    return (stem[: part.start()], int(part[1])) if part else (stem, 1)
+
+
+def _next_part(draft: TopicDraft, content: str, sources: Collection[int]) -> TopicDraft:
+    stem, number = _part_of(draft.filename)
+    suffix = f"-part-{number + 1}"
+    return dataclasses.replace(
+        draft,
+        filename=f"{stem[: _LONGEST_FILENAME - len(suffix) - len('.md')]}{suffix}.md",
+        name=f"{_PART_OF_NAME.sub('', draft.name)} (part {number + 1})",
+        content=content,
+        seen=0,
+        sources=tuple(sorted(sources)),
+    )
+
+
+def _fitting(content: str) -> tuple[str, str]:
+    """``content`` in two pieces. The first has at most :data:`LONGEST_CONTENT` characters, and ends with a line."""
+    if len(content) <= LONGEST_CONTENT:
+        return content, ""
+    end = content.rfind("\n", 0, LONGEST_CONTENT + 1)
+    end = end if end > 0 else LONGEST_CONTENT  # a single line is longer than the bound
+    return content[:end].rstrip("\n"), content[end:].strip("\n")
+
+
+def overwrite(
+    tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft], seen: Mapping[str, int] | None = None
+) -> int:
+    """Store topics with exactly the given content. Returns how many topics changed.
+
+    Args:
+        seen: the revision of a topic that its draft was written from. When the topic has another revision by now, the
+            draft's new lines are added to it. A topic without a revision here is replaced, whatever is stored.
+    """
+    there = {topic.filename: topic.revision for topic in every(tx, namespace_id)} | dict(seen or {})
     return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 
 
 def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     fields = {"name": draft.name, "description": draft.description, "type": draft.type, "made_by": draft.made_by}
+    content, rest = _fitting(draft.content)
     made = tx.scalar(
         upsert(Topic)
-        .values(namespace_id=namespace_id, filename=draft.filename, content=draft.content, **fields)
+        .values(namespace_id=namespace_id, filename=draft.filename, content=content, **fields)
         .on_conflict_do_nothing()
         .returning(Topic.id)
     )
     if made is not None:
         _link(tx, namespace_id, made, draft.sources)
+        if rest:
+            _store(tx, namespace_id, _next_part(draft, rest, draft.sources))
         return True
     there = find(tx, namespace_id, draft.filename, lock=True)
     assert there is not None
-    content = draft.content if there.revision == draft.seen else append_missing_lines(there.content, draft.content)
+    whole = draft.content if there.revision == draft.seen else append_missing_lines(there.content, draft.content)
+    content, rest = _fitting(whole)
+    more = False
+    if rest:  # the rest may repeat lines of the stored topic, so it rests on the stored topic's messages too
+        sources = source_ids(tx, [there.id]).union(draft.sources)
+        more = _store(tx, namespace_id, _next_part(draft, rest, sources))
     changed: dict[str, Any] = fields | {"content": content}
     if all(getattr(there, name) == value for name, value in changed.items() if name != "made_by"):
-        return False
+        return more
     tx.execute(
         update(Topic)
         .where(Topic.id == there.id)

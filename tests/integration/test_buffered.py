@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import threading
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nexus_tasks import Message, Nexus, worker
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.deployment import Deployment, default_deployment, use
-from nexus_tasks.services import buffer_flush
+from nexus_tasks.services import buffer_entries, buffer_flush
 from tests import commandline
+from tests.commandline import nexus
 from tests.sandbox import Sandbox, app, eventually
 
 
@@ -48,10 +50,9 @@ def turns(*texts: str) -> list[Message]:
     return [Message(content=text) for text in texts]
 
 
-def run(*arguments: str) -> dict[str, object]:
+def run(*arguments: str) -> Any:
     """The document that a command prints, run in this process."""
-    found: dict[str, object] = json.loads(commandline.nexus(*arguments, "--json").stdout)
-    return found
+    return json.loads(commandline.nexus(*arguments, "--json").stdout)
 
 
 def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Sandbox, buffer: SessionBuffer) -> None:
@@ -120,13 +121,79 @@ def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Sandbox
     buffer.append("acme", "chat", "what", "a type of another release")
     buffer.append("not a namespace!", "chat", "lost?")
     report = buffer_flush.store_buffer(default_deployment())
-    assert report.stored == 2
-    assert [damage.kind for damage in report.damages] == ["refused"] * 4
+    assert (report.stored, report.unknown) == (2, 1)
+    assert [damage.kind for damage in report.damages] == ["refused"] * 3
     [lost] = [damage for damage in report.damages if damage.agent != "acme"]
     assert b'"lost?"' in b64decode(json.loads(Path(lost.kept_as).read_text())["raw_base64"])
     assert said(here) == ["good", "fine"]
-    assert not buffer.pending()
-    assert run("buffer", "status")["quarantined"] == 4
+    assert buffer.pending(), "an entry of another release waits for that release"
+    assert run("buffer", "status")["quarantined"] == 3
+
+
+def test_an_entry_of_a_newer_release_waits_until_that_release_stores_it(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer.append("acme", "chat", "one")
+    buffer.append("acme", "chat", "two", "sketch")
+    for _ in range(2):
+        report = buffer_flush.store_buffer(default_deployment())
+        assert (report.unknown, report.damages) == (1, [])
+    assert "does not know their type" in nexus("buffer", "flush").stderr
+    assert said(here) == ["one"]
+    monkeypatch.setattr(buffer_entries, "MESSAGE", "sketch")  # the newer release knows the type
+    [(_, only)] = [(one, entry) for one in buffer.recover().segments for entry in one.entries if entry.entry_seq == 2]
+    assert only.payload == "two"
+    monkeypatch.setattr(buffer_entries, "KNOWN", frozenset(("sketch",)))
+    assert buffer_flush.store_buffer(default_deployment()).stored == 1
+    assert said(here) == ["one", "two"]
+
+
+def test_a_refused_entry_is_released_once_although_the_release_is_killed(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer.append("acme", "chat", {"content": "good", "role": "oracle"})
+    buffer.append("acme", "chat", {"content": "bad", "role": "nobody"})
+    when = [entry.time for one in buffer.recover().segments for entry in one.entries]
+    assert len(buffer_flush.store_buffer(default_deployment()).damages) == 2
+    listed = run("buffer", "quarantine")
+    assert [(one["kind"], one["releasable"]) for one in listed] == [("refused", True)] * 2
+    assert "role" in nexus("buffer", "quarantine").stdout
+    for path in map(Path, (one["kept_as"] for one in listed)):  # as if this release knew the role that the other had
+        document = json.loads(path.read_text())
+        raw = b64decode(document["raw_base64"]).replace(b"oracle", b"user")
+        path.write_text(json.dumps(document | {"raw_base64": b64encode(raw).decode()}))
+    with monkeypatch.context() as killed:
+        killed.setattr(SessionBuffer, "discard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer_flush.release(buffer)
+    assert run("buffer", "release", "--all") == {"released": 2}
+    report = buffer_flush.store_buffer(default_deployment())
+    assert (report.stored, [damage.kind for damage in report.damages]) == (1, ["refused"])
+    assert said(here) == ["good"]
+    [(stored_at,)] = here.sql("SELECT occurred_at FROM memories")
+    assert stored_at.timestamp() == pytest.approx(when[0], abs=0.01)
+    [left] = run("buffer", "quarantine")
+    assert "nobody" in left["reason"] or "role" in left["reason"]
+    told = nexus("buffer", "release", "no-such-file.json", "--json")
+    assert (told.returncode, "no file" in told.stdout) == (1, True)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_cleared_buffer_has_asked_and_said_what_is_lost(here: Sandbox, buffer: SessionBuffer) -> None:
+    for session in ("one", "two"):
+        buffer.append("acme", session, "kept for now")
+    buffer.append("other", "one", "kept")
+    buffer.close()
+    told = nexus("buffer", "clear", "--namespace", "acme")
+    assert (told.returncode, "2 entries of 2 sessions are not stored yet" in told.stderr) == (1, True)
+    assert run("buffer", "status")["entries"] == 3
+    assert run("buffer", "clear", "--namespace", "acme", "--yes") == {"entries": 2, "sessions": 2}
+    assert run("buffer", "status")["entries"] == 1
+    buffer_flush.store_buffer(default_deployment())
+    assert said(here) == ["kept"]
 
 
 def test_a_session_that_ended_and_went_on_is_open(here: Sandbox, buffer: SessionBuffer) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cli.consolidation import extraction_line
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.storage import topics
+from nexus_tasks.types import JobOutcome
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces
 from tests.sandbox import Sandbox, engine
@@ -209,6 +212,33 @@ def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks
     assert cursors(ours) == (6, 0, "idle")
 
 
+def test_a_session_that_ends_in_a_tool_call_is_extracted_whole(ours: Sandbox) -> None:
+    say(*turns(4), tool("a", command="make test"))
+    assert [one["status"] for one in extract()] == ["skipped"]
+    assert cursors(ours) == (0, 0, "held")
+    say(end=True)
+    assert [one["status"] for one in work(KIND)] == ["completed"]
+    assert cursors(ours) == (5, 0, "idle")
+    say(tool("b", command="make test"), *turns(4, 5), tool("c", command="make test"))  # the session goes on
+    assert [one["why"] for one in extract()] == ["a tool has not answered yet"]
+
+
+@pytest.mark.usefixtures("ours")
+def test_every_skip_says_its_reason() -> None:
+    say(*turns(3))
+    [done] = extract()
+    assert done["why"] == "3 of the 4 new messages that topics need; 3 of the 20 messages that facts need"
+    say(*turns(17, 4))
+    assert [one.get("why") for one in extract()] == [None]
+    say(tool("a"), result("a"))
+    [done] = extract()
+    assert done["why"] == (
+        "2 of the 4 new messages that topics need; 2 of the 20 new messages, or 1 of the 3 tool calls, that facts need"
+    )
+    told = extraction_line(JobOutcome(status="skipped", details={"topics": 0, "facts": 0, "why": "no reason"}))
+    assert told == "0 topics written, 0 facts stored (skipped: no reason)."
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -216,26 +246,57 @@ def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks
         tool("w", "Edit", file_path="C:\\Users\\ann\\.claude\\memory\\shelves.md"),
         tool("w", "mcp__nexus__remember", text="Thing 2 is on shelf 2."),
         tool("w", "Bash", command="cd shop && nexus remember 'Thing 2 is on shelf 2.'"),
+        tool("w", "Edit", file_path="/home/ann/shop/CLAUDE.md", new_string="Thing 2 is on shelf 2."),
+        tool("w", "Write", file_path="AGENTS.md"),
+        tool("w", "Write", file_path="memory/shelves.md"),
+        tool("w", "Write", file_path="./memories/shelves.md"),
+        tool("w", "memory", command="create", path="/memories/shelves.txt"),
+        tool("w", "Bash", command="echo '- Thing 2 is on shelf 2' >> CLAUDE.md"),
+        tool("w", "Bash", command="cat > memory/shelves.md <<'EOF'\nThing 2 is on shelf 2\nEOF"),
+        tool("w", "Bash", command='mkdir -p memory && cat <<EOF >"memory/the shelves.md"\nx\nEOF'),
+        tool("w", "shell", command=["bash", "-lc", "echo x | tee -a notes.txt ./AGENTS.md >/dev/null"]),
     ],
-    ids=["write", "edit", "remember", "command"],
 )
 def test_memory_that_the_agent_wrote_skips_only_its_own_messages(
     ours: Sandbox, standin: StandIn, call: dict[str, Any]
 ) -> None:
     said = {**call, "content": "Noting the shelves."}
-    say(*turns(2), said, {**result("w"), "content": "Shelves noted."}, *turns(2, 3))
+    said_so = "Thing 2" in str(call)  # what the user said is in what the agent saved
+    say(*turns(2), said, {**result("w"), "content": "Shelves noted."}, *turns(3, 3))
     extract()
     [asked_] = asked(standin, "topics")
-    assert [n for n in range(1, 5) if f"Thing {n} is" in asked_.text] == [1, 2, 3, 4]
+    assert [n for n in range(1, 7) if f"Thing {n} is" in asked_.text] == [1, *([2] if not said_so else []), 3, 4, 5]
     assert "Noting the shelves" not in asked_.text
     assert "Shelves noted" not in asked_.text
-    assert cursors(ours)[0] == 6
+    assert cursors(ours)[0] == 7
 
 
-def test_edits_elsewhere_are_no_memory(ours: Sandbox, standin: StandIn) -> None:
-    say(*turns(2), tool("e", "Edit", file_path="src/memory/cache.py"), result("e"))
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("asks", [True, False], ids=["asked to remember", "its words are saved"])
+def test_the_prompt_whose_content_the_agent_saved_is_skipped_too(standin: StandIn, asks: bool) -> None:
+    prompt = "Remember where the ladder is." if asks else "The ladder stands behind the blue shed."
+    say(*turns(3), prompt, tool("w", "Write", file_path="/home/ann/CLAUDE.md", content="The ladder: behind the shed."))
+    say(result("w"), {"content": "The ladder in the attic is broken since May.", "author": "ann"})
+    say({"role": "assistant", "content": "Saved."})
     extract()
-    assert "Uses Edit." in asked(standin, "topics")[0].text
+    [shown] = asked(standin, "topics")
+    assert prompt not in shown.text
+    assert "in the attic" in shown.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tool("e", "Edit", file_path="src/memory/cache.py"),
+        tool("e", "Read", file_path="CLAUDE.md"),
+        tool("e", "Bash", command="cat CLAUDE.md > /dev/null && grep -n 'a > b' src/memory/cache.py"),
+        tool("e", "memory", command="view", path="/memories/shelves.txt"),
+    ],
+)
+def test_edits_elsewhere_are_no_memory(ours: Sandbox, standin: StandIn, call: dict[str, Any]) -> None:
+    say(*turns(2), call, result("e"))
+    extract()
+    assert call["content"] in asked(standin, "topics")[0].text
     assert cursors(ours)[0] == 4
 
 
@@ -315,9 +376,93 @@ def test_to_a_topic_that_was_not_shown_whole_lines_are_added(claude: Callable[..
     assert Nexus().topic(NAMESPACE, "things.md").content == "- one\n- two\n- three\n- four\n- five"
 
 
-def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandbox, standin: StandIn) -> None:
-    from nexus_tasks.storage import topics
+def test_a_small_topic_behind_a_large_one_is_shown_whole(claude: Callable[..., Sandbox], standin: StandIn) -> None:
+    claude(NEXUS_EXTRACT_SHOWN_TOKENS="100")
+    large = "\n".join(f"- Thing {n} is large" for n in range(100))
+    small = "- one\n\n- two\n\n- three\n\n- four"
+    standin.answer("topics", lambda _: {"topics": [topic(small, "small.md"), topic(large, "large.md")]})
+    say(*turns(4))
+    extract()
+    say(*turns(4, 5))
+    extract()
+    shown = known(asked(standin, "topics")[1])
+    assert 'filename="small.md" type="project" shown="whole"' in shown
+    assert 'filename="large.md" type="project" shown="beginning"' in shown
 
+
+@pytest.mark.usefixtures("ours")
+def test_a_preview_skips_blank_lines_and_cuts_long_ones(standin: StandIn) -> None:
+    content = "\n\n".join(("- one", "- two " + "x" * 2_000, "- three", "- four"))
+    standin.answer("topics", lambda _: {"topics": [topic(content * (1 + 40 * (n == 0)), f"{n}.md") for n in (0, 1)]})
+    say(*turns(4))
+    extract()
+    say(*turns(4, 5))
+    extract()
+    shown = known(asked(standin, "topics")[1])
+    beginning = shown.partition('filename="0.md" type="project" shown="beginning"')[2].partition("</topic>")[0]
+    assert [word in beginning for word in ("- one", "- two", "- three", "- four")] == [True, True, True, False]
+    assert len(beginning) < 1_000
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_stored_topic_is_longer_than_the_bound_whatever_a_model_answers(
+    claude: Callable[..., Sandbox], standin: StandIn, whole: bool
+) -> None:
+    here = claude(NEXUS_EXTRACT_SHOWN_TOKENS="4000" if whole else "0")
+    wordy = [[f"- Round {round}, line {n}: {'x' * 60}" for n in range(100)] for round in range(5)]
+    runs = iter([*wordy, ["y" * 50_000]])
+    standin.answer("topics", lambda _: {"topics": [topic("\n".join(next(runs)))]})
+    for round in range(6):
+        say(*turns(4, 1 + 4 * round))
+        extract()
+    lengths = dict(here.sql("SELECT filename, length(content) FROM topics"))
+    assert max(lengths.values()) <= topics.LONGEST_CONTENT
+    assert {"things.md", "things-part-2.md"} <= set(lengths)
+    kept = "\n".join(content for (content,) in here.sql("SELECT content FROM topics ORDER BY id"))
+    if not whole:  # no line is lost, and none is kept twice
+        assert [line for lines in wordy for line in lines if kept.count(line) != 1] == []
+    assert here.sql(
+        "SELECT count(*) FROM topics t WHERE NOT EXISTS (SELECT FROM topic_sources WHERE topic_id = t.id)"
+    ) == [(0,)]
+
+
+def test_an_oversized_topic_of_an_earlier_release_is_split_and_can_be_shortened(
+    ours: Sandbox, standin: StandIn
+) -> None:
+    standin.answer("topics", lambda _: {"topics": [topic("- one")]})
+    [first, *_] = say(*turns(4))
+    extract()
+    lines = [f"- Line {n} of {SECRET if n == 900 else 'many'}" for n in range(5_000)]
+    ours.sql(f"UPDATE topics SET content = '{chr(10).join(lines)}'")
+    standin.answer("topics", lambda _: {"topics": []})
+    say(*turns(4, 5))
+    extract()
+    found = Nexus().topics(NAMESPACE, limit=100)
+    assert len(found) > 10
+    kept = {one.filename: Nexus().topic(NAMESPACE, one.filename) for one in found}
+    assert "\n".join(kept[name].content for name in sorted(kept, key=topics._part_of)) == "\n".join(lines)
+    assert max(len(one.content) for one in kept.values()) <= topics.LONGEST_CONTENT
+    assert 'shown="whole"' in known(asked(standin, "topics")[1])
+    Nexus().forget(NAMESPACE, memory_id=first)
+    assert Nexus().topics(NAMESPACE) == []
+    assert traces(ours) == []
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_topic_of_an_unknown_type_costs_only_itself(standin: StandIn) -> None:
+    answered = [
+        topic("- x", "a.md", type="architecture"),
+        topic("- y", "b.md", type=" Feedback "),
+        topic("- z", "c.md"),
+    ]
+    standin.answer("topics", lambda _: {"topics": answered})
+    say(*turns(4))
+    [done] = extract()
+    assert (done["topics"], done["rejected"]) == (2, 1)
+    assert {one.filename: one.type for one in Nexus().topics(NAMESPACE)} == {"b.md": "feedback", "c.md": "project"}
+
+
+def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandbox, standin: StandIn) -> None:
     standin.answer("topics", lambda _: {"topics": [topic("- one\n- two")]})
     say(*turns(4))
     extract()

@@ -115,6 +115,8 @@ def test_a_file_written_by_hand_is_a_topic() -> None:
         ("Project Fact", "project"),
         ("technical-decision", "decision"),
         ("project_constraint", "constraint"),
+        ("CodePattern", "pattern"),
+        ("code_pattern", "pattern"),
         ("workflow pattern", None),
         ("weather", None),
         ("", None),

@@ -46,19 +46,20 @@ class ExtractionBatch:
 
 def next_batch(
     tx: Transaction, session: SessionRow, row: Extraction, extractor: Extractor, most: int
-) -> ExtractionBatch | None:
-    """The next batch after the cursor, or ``None`` when the gate is closed.
+) -> ExtractionBatch | str:
+    """The next batch after the cursor, or a text that says why the gate is closed.
 
     A batch has at most ``most`` tokens, unless one message alone has more. Two sorts of messages are skipped: system
-    messages, and messages with which the agent wrote memory itself. Skipped messages do not count for the gate. The
-    gate of the first batch of facts is an exception, because it counts messages with which the agent wrote memory.
+    messages, and messages with which the agent wrote memory itself (see ``tool_calls.memory_writing_messages``).
+    Skipped messages do not count for the gate. The gate of the first batch of facts is an exception, because it counts
+    messages with which the agent wrote memory.
     """
     after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
     skipped = tool_calls.memory_writing_messages(pending)
     new = [message for message in pending if message.id not in skipped and message.role != "system"]
-    if not _gate_is_open(tx, session, extractor, new, first=after == 0):
-        return None
+    if closed := _why_closed(tx, session, extractor, new, first=after == 0):
+        return closed
     taken, used = list[Memory](), 0
     for message in new:
         tokens = estimate_tokens(message_text.text_of(message))
@@ -72,15 +73,25 @@ def next_batch(
     return ExtractionBatch(seen=row, extractor=extractor, session_id=session.id, through=through, lines=lines)
 
 
-def _gate_is_open(
+def _why_closed(
     tx: Transaction, session: SessionRow, extractor: Extractor, new: Sequence[Memory], *, first: bool
-) -> bool:
+) -> str:
+    """Why the gate of an extractor is closed, or an empty text when the gate is open."""
+    if not new:
+        return f"no message is new for {extractor}"
     if extractor == "topics":
-        return len(new) >= TOPICS_FROM
+        return "" if len(new) >= TOPICS_FROM else f"{len(new)} of the {TOPICS_FROM} new messages that topics need"
     if not first:
-        return len(new) >= FACTS_FROM or tool_calls.count_calls(new) >= FACTS_FROM_CALLS
+        calls = tool_calls.count_calls(new)
+        if len(new) >= FACTS_FROM or calls >= FACTS_FROM_CALLS:
+            return ""
+        return (
+            f"{len(new)} of the {FACTS_FROM} new messages, or {calls} of the {FACTS_FROM_CALLS} tool calls, that facts"
+            " need"
+        )
     said = select(func.count()).where(Memory.session_id == session.id, Memory.level == "raw", Memory.role != "system")
-    return bool(new) and (tx.scalar(said) or 0) >= FACTS_FROM
+    count = tx.scalar(said) or 0
+    return "" if count >= FACTS_FROM else f"{count} of the {FACTS_FROM} messages that facts need"
 
 
 def _line(message: Memory, most: int, told: Mapping[int, str]) -> PromptLine:

@@ -50,8 +50,11 @@ def extract(
             if failed and not isinstance(batch, ExtractionBatch):
                 break
             if isinstance(batch, JobOutcome):
-                status = "completed" if done["batches"] and batch.status == "skipped" else batch.status
-                return job.commit(tx, JobOutcome(status=status, details={**_counts(done), **batch.details})), False
+                details = {**_counts(done), **batch.details}
+                if done["batches"] and batch.status == "skipped":
+                    details.pop("why", None)  # it tells why no further batch follows, not what this run has done
+                    return job.commit(tx, JobOutcome(status="completed", details=details)), False
+                return job.commit(tx, JobOutcome(status=batch.status, details=details)), False
             if done["batches"] >= MOST_BATCHES:
                 return job.commit(tx, JobOutcome(status="completed", details=_counts(done))), True
         try:
@@ -78,7 +81,7 @@ def _next_batch(
     # stored. So no new message is missed when the state "idle" is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
-        return JobOutcome(status="gone")
+        return JobOutcome(status="gone", details={"why": "the session does not exist any more"})
     row = extractions.find(tx, session.id, lock=True)
     if row is None:
         extractions.want(tx, session)
@@ -86,18 +89,23 @@ def _next_batch(
         assert row is not None
     if row.state == "dead":
         return GAVE_UP
-    if tool_calls.has_unanswered_calls(messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ, limit=RECENT)):
+    # After the session's end, nothing answers an open tool call any more.
+    if session.ended_at is None and tool_calls.has_unanswered_calls(
+        messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ, limit=RECENT)
+    ):
         extractions.settle(tx, row, "held")
         return JobOutcome(status="skipped", details={"why": "a tool has not answered yet"})
+    reasons = list[str]()
     for extractor in ("topics", "facts"):
         if extractor not in without:
             found = next_batch(tx, session, row, extractor, settings.extract_batch_tokens)
-            if found is not None:
+            if isinstance(found, ExtractionBatch):
                 return found
+            reasons.append(found)
     if not without:
         extractions.settle(tx, row, "idle")
     reach = {"topics_through": row.topics_through_seq, "facts_through": row.facts_through_seq}
-    return JobOutcome(status="skipped", details=reach)
+    return JobOutcome(status="skipped", details={"why": "; ".join(reasons), **reach})
 
 
 def _topics(

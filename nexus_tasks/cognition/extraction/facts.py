@@ -35,7 +35,7 @@ _ALIASES = {
     **dict.fromkeys(("decisions", "choice", "choices"), "decision"),
     **dict.fromkeys(("constraints", "requirement", "requirements", "rule", "rules", "limit", "limits"), "constraint"),
 }
-_BEFORE = re.compile(r"^(?:users?|project|technical|coding|session)")
+_BEFORE = re.compile(r"^(?:users?|project|technical|coding|code|session)")
 _BEHIND = re.compile(r"(?:facts?|info|item)$")
 LONGEST = 500  # the most characters of a fact (chosen by hand, not measured)
 

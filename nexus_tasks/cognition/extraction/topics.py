@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.filenames import checked
-from nexus_tasks.llm.answers import KnownTopic, PromptLine, TopicFiles, TopicsMaterial
+from nexus_tasks.llm.answers import KnownTopic, PromptLine, TopicFiles, TopicsMaterial, TopicType
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage import topics
 from nexus_tasks.storage.engine import Transaction
@@ -18,8 +19,11 @@ from nexus_tasks.types import clean_text
 
 # These bounds are chosen by hand, not measured.
 MOST_KNOWN = 200  # the most topics in the manifest (the prompt's list of topics), the last changed topic first
-SHOWN_LINES = 3  # the model sees this many lines of a topic that is not shown whole
-LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
+SHOWN_LINES = 3  # the model sees this many lines of a topic that is not shown whole; blank lines do not count
+SHOWN_CHARACTERS = 300  # the most characters of such a line
+LONGEST_NAME, LONGEST_DESCRIPTION = 80, 200  # characters
+LONGEST_ANSWER = 20_000  # the most characters of a topic in an answer; the rest of a longer one is left out
+_TYPES = frozenset(get_args(TopicType))
 
 Seen = dict[str, int]  # the revision of each topic that the model was shown whole, by filename
 
@@ -35,6 +39,7 @@ def build_request(
     Returns:
         The request, and the revision of each topic that the request shows whole.
     """
+    topics.split_oversized(tx, namespace_id)
     there = topics.every(tx, namespace_id)[:MOST_KNOWN]
     whole = _whole(there, batch.lines, shown_tokens)
     known = tuple(_known(topic, whole=topic.id in whole) for topic in there)
@@ -55,20 +60,24 @@ def build_request(
 
 
 def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
-    """The valid topic files, and the number of rejected files. A file with an unsafe name or no content is rejected."""
+    """The valid topic files, and the number of rejected files.
+
+    A file with an unsafe name, an unknown type or no content is rejected.
+    """
     kept = list[TopicDraft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())
         content = clean_text(file.content).strip()
-        if filename is None or not content:
+        kind = file.type.strip().casefold()
+        if filename is None or kind not in _TYPES or not content:
             continue
         kept.append(
             TopicDraft(
                 filename=filename,
                 name=one_line(file.name, LONGEST_NAME) or filename.removesuffix(".md"),
                 description=one_line(file.description, LONGEST_DESCRIPTION),
-                type=file.type,
-                content=content if len(content) <= LONGEST_CONTENT else content[: LONGEST_CONTENT - 1] + "…",
+                type=kind,
+                content=content if len(content) <= LONGEST_ANSWER else content[: LONGEST_ANSWER - 1] + "…",
                 made_by=made_by,
                 seen=seen.get(filename, 0),
                 sources=tuple(line.id for line in batch.lines),
@@ -85,22 +94,36 @@ def one_line(text: str, most: int) -> str:
 def _whole(there: Sequence[Topic], lines: Sequence[PromptLine], budget: int) -> set[int]:
     """Ids of the topics to show whole.
 
-    All short topics are shown whole. Long topics are shown whole while they together have at most ``budget`` tokens.
-    The long topics with the most words in common with the messages come first.
+    A topic is short when its preview is all of it. All short topics are shown whole. Of the long topics, those with
+    the most words in common with the messages come first. Each is shown whole if it fits in what ``budget`` (tokens)
+    has left. A topic that does not fit leaves its place to smaller ones.
     """
     said = {word for line in lines for word in content_words(line.content)}
-    found = {topic.id for topic in there if len(topic.content.splitlines()) <= SHOWN_LINES}
+    found = {topic.id for topic in there if _is_short(topic.content)}
     long = [topic for topic in there if topic.id not in found]
     for topic in sorted(long, key=lambda topic: -len(said & set(content_words(f"{topic.name} {topic.content}")))):
-        budget -= estimate_tokens(topic.content)
-        if budget < 0:
-            break
-        found.add(topic.id)
+        tokens = estimate_tokens(topic.content)
+        if tokens <= budget:
+            budget -= tokens
+            found.add(topic.id)
     return found
 
 
+def _is_short(content: str) -> bool:
+    lines = _filled_lines(content)
+    return len(lines) <= SHOWN_LINES and all(len(line) <= SHOWN_CHARACTERS for line in lines)
+
+
+def _filled_lines(content: str) -> list[str]:
+    return [line for line in content.splitlines() if line.strip()]
+
+
+def _preview(content: str) -> str:
+    return "\n".join(shorten(line, SHOWN_CHARACTERS) for line in _filled_lines(content)[:SHOWN_LINES])
+
+
 def _known(topic: Topic, *, whole: bool) -> KnownTopic:
-    content = topic.content if whole else "\n".join(topic.content.splitlines()[:SHOWN_LINES])
+    content = topic.content if whole else _preview(topic.content)
     return KnownTopic(
         filename=topic.filename,
         name=topic.name,

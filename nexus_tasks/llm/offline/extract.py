@@ -1,4 +1,4 @@
-"""The offline extraction: turn statements of users into lines of topic files, and into facts of the session's user."""
+"""The offline extraction: turn statements and rules of users into lines of topics, and facts of the session's user."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nexus_tasks.llm.answers import (
     TopicsMaterial,
     TopicType,
 )
+from nexus_tasks.llm.offline.rules import is_rule
 from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import fold, shorten
 from nexus_tasks.types import to_utc
@@ -32,12 +33,17 @@ _CATEGORIES = tuple(
         ("project", r"project|deploy\w*|release\w*|shop|service|server|team|repository|version|we|our"),
     )
 )
+RULE = "rule"  # the category of a sentence that tells the agent how to work; as a fact it is a preference
 _TOPICS: dict[str, tuple[str, str, str, TopicType]] = {
+    RULE: ("feedback.md", "Feedback", "How the user wants the work done", "feedback"),
     "constraint": ("feedback.md", "Feedback", "How the user wants the work done", "feedback"),
     "decision": ("decisions.md", "Decisions", "What was decided, and when", "project"),
     "project": ("project.md", "Project", "What is known of the project", "project"),
     "user": ("user.md", "User", "Who the user is, and what they like", "user"),
 }
+
+
+_AS_FACT = {RULE: "preference"}
 
 
 def topics(material: TopicsMaterial) -> TopicFiles:
@@ -47,12 +53,13 @@ def topics(material: TopicsMaterial) -> TopicFiles:
     for line, sentence in _statements(material.lines):
         category = _category(sentence)
         place = category if category in _TOPICS else "user"
-        added.setdefault(place, []).append(f"- {sentence} ({line.author}, {to_utc(line.occurred_at):%Y-%m-%d})")
-    return TopicFiles(topics=[_topic(place, lines, known) for place, lines in sorted(added.items())])
+        filename = _TOPICS[place][0]
+        added.setdefault(filename, []).append(f"- {sentence} ({line.author}, {to_utc(line.occurred_at):%Y-%m-%d})")
+    return TopicFiles(topics=[_topic(filename, lines, known) for filename, lines in sorted(added.items())])
 
 
-def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicFile:
-    filename, name, description, kind = _TOPICS[place]
+def _topic(filename: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicFile:
+    _, name, description, kind = next(one for one in _TOPICS.values() if one[0] == filename)
     there = known.get(filename)
     if there:
         name, description = there.name, there.description
@@ -69,7 +76,12 @@ def facts(material: SessionFactsMaterial) -> SessionFacts:
     """
     mine = tuple(line for line in material.lines if line.author == material.user)
     found = [
-        SessionFact(category=category, confidence=7 + strength(sentence) * 0.5, content=sentence, sources=[line.id])
+        SessionFact(
+            category=_AS_FACT.get(category, category),
+            confidence=7 + strength(sentence) * 0.5,
+            content=sentence,
+            sources=[line.id],
+        )
         for line, sentence in _statements(mine)
         if (category := _category(sentence))
     ]
@@ -82,10 +94,13 @@ def _statements(lines: tuple[PromptLine, ...]) -> Iterator[tuple[PromptLine, str
         pieces = spoken(line.content) if line.role == "user" else []
         for piece in pieces:
             sentence = shorten(" ".join(piece.split()), LONGEST)
-            if is_statement(sentence, alone=len(pieces) == 1) and fold(sentence) not in seen:
+            heard = is_rule(sentence) or is_statement(sentence, alone=len(pieces) == 1)
+            if heard and fold(sentence) not in seen:
                 seen.add(fold(sentence))
                 yield line, sentence
 
 
 def _category(sentence: str) -> str:
+    if is_rule(sentence):
+        return RULE
     return next((category for category, pattern in _CATEGORIES if pattern.search(sentence)), "")
