@@ -466,30 +466,32 @@ class Nexus:
 
         Args:
             namespace: the namespace.
-            folder: the folder to write to. A missing folder is made. The files of an earlier export are replaced, as
-                long as they are unchanged. Other files stay.
+            folder: the folder to write to. A missing folder is made. In each file, only the section between two marks
+                is written. What stands outside of them, and what was written by hand, stays.
 
         Returns:
             The numbers of topics and facts.
 
         Raises:
             NotFound: there is no such namespace.
-            InvalidInput: a file that :meth:`export_markdown` did not write has one of the names, or is a link, or the
-                folder cannot be written.
+            InvalidInput: a section has edits that :meth:`import_markdown` has not read, or a name belongs to a link,
+                or the folder cannot be written.
         """
         return markdown.export(self.deployment, namespace, Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
         """Read topics from a folder of Markdown files. After an error, no topic is stored.
 
-        A file replaces the stored topic with the same file name.
+        A file replaces the stored topic with the same file name. In a folder that :meth:`export_markdown` wrote from
+        this namespace, only changed files are read. A changed line in its ``facts.md`` revises the fact
+        (see :meth:`revise`). When a topic has changed since the export, the file's new lines are added to the topic.
 
         Args:
             namespace: the namespace. A missing namespace is made.
-            folder: the folder. All its ``.md`` files are read, except ``MEMORY.md`` and ``facts.md``.
+            folder: the folder. All its ``.md`` files are read, except ``MEMORY.md``.
 
         Returns:
-            The numbers of topics that were read and of topics that changed.
+            The numbers of topics that were read, of topics that changed, and of facts that were revised.
 
         Raises:
             InvalidInput: a file is not a topic, or cannot be read. Nothing was stored.

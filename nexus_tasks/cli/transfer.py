@@ -85,7 +85,7 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
     """Read an export into a new namespace. Afterwards a job makes the vectors.
 
     With `--markdown`, read the topics in a folder into a new or an existing namespace. A topic with the same file name
-    is replaced.
+    is replaced. In a folder that was exported from this namespace, only edits are read, also edits of facts.md.
     """
     path = _one_of(file, markdown)
     if markdown is not None:
@@ -96,6 +96,8 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
             print(
                 f"{words.count(read.topics, 'topic')} read into {namespace}, {read.changed:,} of them new or changed."
             )
+            if read.revised:
+                print(f"{words.count(read.revised, 'fact')} revised.")
         return
     nexus = connect()
     with working(f"reading {path}"), explain_interrupt(lambda: "Nothing of the file is stored."):

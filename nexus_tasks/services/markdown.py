@@ -9,8 +9,10 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -19,38 +21,40 @@ from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
-from nexus_tasks.services.writing_files import mode_of
+from nexus_tasks.services import correcting
+from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.types import MarkdownExport, MarkdownImport, check_count, check_namespace
+from nexus_tasks.types import MarkdownExport, MarkdownImport, MemoryInfo, check_count, check_namespace
 
 MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
-EXPORTED = ".nexus-export.json"  # the checksums of the files that an export has written
-
-_CHECKSUMS = TypeAdapter(dict[str, dict[str, list[str]]])
+EXPORTED = ".nexus-export.json"  # what an export has written, see _Exported
 
 
 def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
     """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``.
 
-    A missing folder is made. The files of an earlier export are replaced. The file ``.nexus-export.json`` has their
-    checksums, so that this function replaces no file that somebody else has written or changed, and follows no link.
+    A missing folder is made. What this function writes stands between two marks. Text outside of them, and files
+    without them, were written by hand and stay: a file gets the marked section at its end. The file
+    ``.nexus-export.json`` has checksums of the sections, so that this function replaces no section that somebody has
+    edited and that :func:`import_` has not read. It follows no link.
 
     Raises:
         NotFound: there is no such namespace.
-        InvalidInput: a file of somebody else has one of the names, or the folder cannot be written. Nothing was
-            written in the first case.
+        InvalidInput: a section has edits that were not read, a name belongs to no regular file, or the folder cannot
+            be written. Nothing was written in the first two cases.
     """
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         every = topics.every(tx, known.id)
-        wanted = Filter(namespace_id=known.id, levels=("explicit",))
-        facts = memories.matching(tx, wanted, MOST_FACTS)
-        texts = {topic.filename: markdown.file(topic) for topic in every}
+        facts = _facts(tx, known.id)
+        wanted = {topic.filename: _File(markdown.head(topic), topic.content) for topic in every}
         audit.record(tx, "export.begin", namespace)
-        texts |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
+    wanted[markdown.INDEX] = _File("", markdown.index(every))
+    wanted[markdown.FACTS] = _File("", markdown.facts(facts))
     try:
-        _write(folder, {name: text.encode() for name, text in texts.items()})
+        _write(folder, namespace, wanted, {topic.filename: topic.revision for topic in every})
     except NexusError:
         raise
     except (OSError, ValueError) as error:  # a ValueError: the name has a NUL character
@@ -61,64 +65,111 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     return MarkdownExport(namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts))
 
 
-def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+def _facts(tx: Transaction, namespace_id: int) -> list[MemoryInfo]:
+    return memories.matching(tx, Filter(namespace_id=namespace_id, levels=("explicit",)), MOST_FACTS)
+
+
+class _File(NamedTuple):
+    """What an export has to say in a file: the frontmatter of a new file, and the content of the marked section."""
+
+    head: str
+    body: str
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """The content of ``.nexus-export.json``.
+
+    ``files`` has the checksums of the files and sections that exports have written and imports have read. ``revisions``
+    has the revision of each topic when it was exported from ``namespace``.
+    """
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    namespace: str = ""
+    revisions: dict[str, int] = field(default_factory=dict)
+
+
+_EXPORTED = TypeAdapter(_Exported)
+
+
+def _write(folder: Path, namespace: str, wanted: Mapping[str, _File], revisions: dict[str, int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink():
         raise InvalidInput(f"{folder} is a symbolic link.", remedy="Name the folder that the link points to.")
-    written = _checksums(folder / EXPORTED)
-    foreign = [name for name, content in contents.items() if not _may_replace(folder / name, content, written)]
-    if foreign:
+    exported = _read_exported(folder / EXPORTED)
+    known = exported.files
+    texts = {name: _text_to_write(folder / name, file, known.get(name, ())) for name, file in wanted.items()}
+    edited = sorted(name for name, text in texts.items() if text is None)
+    if edited:
         raise InvalidInput(
-            f"{folder} has files that `nexus export` did not write: {', '.join(sorted(foreign))}.",
-            remedy="Choose another folder, or move these files away. Nothing was written.",
+            f"{folder} has edits that were not read: {', '.join(edited)}.",
+            remedy="Nothing was written. Read them with `nexus import --markdown DIR --namespace NS`, and try again.",
         )
+    contents = {name: text for name, text in texts.items() if text is not None}
+    sums = {name: _checksums_of(name, text, wanted[name]) for name, text in contents.items()}
     # The checksums are written first. A crash then leaves files that the next export still knows as its own.
-    sums = {name: sorted({*written.get(name, ()), _checksum(content)}) for name, content in contents.items()}
-    files.write_atomic(str(folder / EXPORTED), _as_json(written | sums), mode=0o644)
-    for name, content in contents.items():
-        files.write_atomic(str(folder / name), content, mode=0o644)
-    sums = {name: [_checksum(content)] for name, content in contents.items()}
-    files.write_atomic(str(folder / EXPORTED), _as_json(written | sums), mode=0o644)
+    both = {name: sorted({*known.get(name, ()), *sums[name]}) for name in sums}
+    _save(folder, replace(exported, files=known | both))
+    for name, text in contents.items():
+        files.write_atomic(str(folder / name), text.encode(), mode=0o644, keep_mode=True)
+    _save(folder, _Exported(files=known | sums, namespace=namespace, revisions=revisions))
 
 
-def _may_replace(path: Path, content: bytes, written: Mapping[str, Sequence[str]]) -> bool:
+def _text_to_write(path: Path, wanted: _File, known: Sequence[str]) -> str | None:
+    """The new text of a file, or ``None`` when its section has edits that no import has read."""
+    fresh = wanted.head + markdown.section(wanted.body)
     mode = mode_of(path)
     if mode is None:
-        return True
+        return fresh
     if not stat.S_ISREG(mode):
-        return False
-    found = path.read_bytes()
-    return found == content or _checksum(found) in written.get(path.name, ())
+        raise InvalidInput(f"{path} is {kind_of(mode)}, not a regular file.", remedy="Choose another folder.")
+    found = _decoded(path)
+    if found == fresh or _checksum(found) in known:  # nobody has changed the file since an export wrote it
+        return fresh
+    _, section, _ = markdown.parts(str(path), found)
+    text = markdown.merged(str(path), found, wanted.body)
+    return text if section is None or text == found or _checksum(section) in known else None
 
 
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _checksums_of(name: str, text: str, wanted: _File) -> list[str]:
+    _, section, _ = markdown.parts(name, text)
+    sums = {_checksum(section or "")}
+    if text == wanted.head + markdown.section(wanted.body):  # the export has written the whole file
+        sums.add(_checksum(text))
+    return sorted(sums)
 
 
-def _as_json(checksums: Mapping[str, Sequence[str]]) -> bytes:
-    return (json.dumps({"files": checksums}, indent=2, sort_keys=True) + "\n").encode()
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _checksums(path: Path) -> dict[str, list[str]]:
-    """The checksums that an earlier export has written: the file's name → the SHA-256 of each of its versions."""
+def _save(folder: Path, exported: _Exported) -> None:
+    document = json.dumps(asdict(exported), indent=2, sort_keys=True) + "\n"
+    files.write_atomic(str(folder / EXPORTED), document.encode(), mode=0o644)
+
+
+def _read_exported(path: Path) -> _Exported:
     mode = mode_of(path)
     if mode is None:
-        return {}
+        return _Exported()
     try:
         if not stat.S_ISREG(mode):
             raise ValueError
-        return _CHECKSUMS.validate_json(path.read_bytes())["files"]
-    except (ValueError, KeyError):
+        return _EXPORTED.validate_json(path.read_bytes())
+    except ValueError:
         raise InvalidInput(
             f"{path} is not a list of exported files.", remedy="Choose another folder, or move this file away."
         ) from None
 
 
 def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:
-    """Read the topics from ``folder`` into a namespace. Either all topics are stored or none.
+    """Read the topics from ``folder`` into a namespace, and edits of its exported facts. All topics are stored or none.
 
-    A stored topic whose file has the same content stays as it is. ``MEMORY.md``, ``facts.md`` and files that do not end
-    in ``.md`` are skipped.
+    A topic's file is read whole: the section that an export wrote, and what was written by hand around it. In a folder
+    that was exported from this namespace, files that nobody has changed are skipped. When a topic has changed since the
+    export, the file's new lines are added to it. Otherwise the file replaces the topic. A line of ``facts.md`` with
+    another wording revises its fact. ``MEMORY.md``, new and deleted lines of ``facts.md``, and files that do not end in
+    ``.md`` are not read.
 
     Raises:
         InvalidInput: a file is not a topic, or cannot be read.
@@ -128,13 +179,53 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         every = (path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
         paths = sorted(islice(every, limits.TOPIC_FILES + 1))
         check_count(str(folder), paths, limits.TOPIC_FILES)
-        drafts = [markdown.read(path.name, _text(path)) for path in paths]
+        exported = _read_exported(folder / EXPORTED)
+        texts = {path.name: _text(path) for path in paths}
+        facts = folder / markdown.FACTS
+        facts_text = _text(facts) if exported.namespace == namespace and facts.is_file() else ""
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    drafts = [markdown.read(name, text) for name, text in texts.items()]
+    own = exported.namespace == namespace
+    revisions = exported.revisions if own else {}
+    same = {name for name, text in texts.items() if own and _checksum(text) in exported.files.get(name, ())}
+    edited = {filename for filename in revisions if filename not in same}
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
-        changed = topics.overwrite(tx, known.id, drafts)
-    return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed)
+        seen = {name: revisions[name] for name in edited}
+        changed = topics.overwrite(tx, known.id, [one for one in drafts if one.filename not in same], seen)
+        now = {topic.filename: topic.revision for topic in topics.every(tx, known.id)}
+        found = _facts(tx, known.id) if facts_text else []
+    revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
+    if own:
+        _note_read(folder, exported, texts | {markdown.FACTS: facts_text}, now)
+    return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed, revised=revised)
+
+
+def _revise(
+    deployment: Deployment, namespace: str, edited: Sequence[tuple[MemoryInfo, str]], found: Sequence[MemoryInfo]
+) -> int:
+    """Revise each edited fact, also for the other observers that have it. Returns the number of edited lines."""
+    for fact, content in edited:
+        for same in found:
+            if (same.subject, same.content) == (fact.subject, fact.content):
+                correcting.revise(
+                    deployment, namespace, same.id, content, author="user", expires_at=None, erase_expired=False
+                )
+    return len(edited)
+
+
+def _note_read(folder: Path, exported: _Exported, texts: Mapping[str, str], revisions: dict[str, int]) -> None:
+    """Save the checksums of the sections that were read, so that the next export may replace them."""
+    sums = dict(exported.files)
+    for name, text in texts.items():
+        _, section, _ = markdown.parts(name, text)
+        if section is not None:
+            sums[name] = sorted({*sums.get(name, ()), _checksum(section)})
+    try:
+        _save(folder, replace(exported, files=sums, revisions=revisions))
+    except OSError:
+        return  # the folder is only readable; a later export refuses until the edits are read again
 
 
 def _ours(name: str) -> bool:
@@ -144,9 +235,13 @@ def _ours(name: str) -> bool:
 def _text(path: Path) -> str:
     if checked(path.name) is not None and (not path.is_file() or path.is_symlink()):
         raise InvalidInput(f"{path} is not a plain file.")
-    if path.stat().st_size > limits.TOPIC_BYTES:
+    if path.name != markdown.FACTS and path.stat().st_size > limits.TOPIC_BYTES:
         raise InvalidInput(f"{path} has more than {limits.TOPIC_BYTES:,} bytes.")
+    return _decoded(path)
+
+
+def _decoded(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8.") from None

@@ -40,6 +40,7 @@ class MarkdownImport(Document):
     folder: str  # the folder's path
     topics: int  # number of files read
     changed: int  # number of topics that are new or differ from the stored topic
+    revised: int = 0  # number of facts whose line in facts.md has another wording
 
 
 @dataclass(frozen=True, kw_only=True)

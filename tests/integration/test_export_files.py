@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -10,13 +11,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, files
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.files import write_atomic
+from nexus_tasks.storage import topics
 from tests.commandline import nexus
-from tests.integration.inline import NAMESPACE, say
+from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.sandbox import Sandbox
 
 
@@ -119,21 +124,144 @@ def test_a_dash_is_the_standard_output_and_input(
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
+HAND = "# My notes\n\n- The kiln is in the cellar.\n"
+
+
+def known(content: str, filename: str = "kiln.md", name: str = "Kiln") -> None:
+    """Store a topic as extraction does."""
+    space = default_deployment().namespace(NAMESPACE)
+    assert space is not None
+    made = topics.TopicDraft(
+        filename=filename, name=name, description="About it.", type="project", content=content, made_by="x"
+    )
+    with default_deployment().database.transaction() as tx:
+        topics.overwrite(tx, space.id, [made])
+
+
+def fact_lines(folder: Path) -> list[str]:
+    return [line for line in (folder / "facts.md").read_text().splitlines() if line.startswith("- ")]
+
+
 @pytest.mark.usefixtures("spoken")
-def test_markdown_replaces_only_what_an_export_has_written(tmp_path: Path) -> None:
-    folder = tmp_path / "memory"
-    Nexus().export_markdown(NAMESPACE, folder)
-    Nexus().export_markdown(NAMESPACE, folder)  # its own files are replaced
-    (folder / "facts.md").write_text("my own notes")
-    with pytest.raises(InvalidInput, match=r"did not write: facts\.md"):
-        Nexus().export_markdown(NAMESPACE, folder)
-    assert (folder / "facts.md").read_text() == "my own notes"
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "MEMORY.md").write_text("of another tool")
-    told = nexus("export", "--markdown", str(mine), "--namespace", NAMESPACE, "--force")
-    assert told.returncode == 1
-    assert [(found.name, found.read_text()) for found in mine.iterdir()] == [("MEMORY.md", "of another tool")]
+def test_an_export_keeps_what_is_written_by_hand(tmp_path: Path) -> None:
+    known("- The kiln is in the cellar.\n- It is fired on Mondays.")
+    for name in ("MEMORY.md", "kiln.md", "facts.md"):
+        (tmp_path / name).write_text(HAND)
+    (tmp_path / "kiln.md").chmod(0o640)
+    for _ in range(2):
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+        for name in ("MEMORY.md", "kiln.md", "facts.md"):
+            assert (tmp_path / name).read_text().startswith(HAND), name
+    written = (tmp_path / "kiln.md").read_text()
+    assert written == f"{HAND}\n<!-- nexus:begin -->\n- It is fired on Mondays.\n<!-- nexus:end -->\n"
+    assert (tmp_path / "kiln.md").stat().st_mode & 0o777 == 0o640
+    assert "[Kiln](kiln.md)" in (tmp_path / "MEMORY.md").read_text()
+    (tmp_path / "kiln.md").write_text(written.replace("# My notes", "# My own notes") + "\nAt the end.\n")
+    known("- It is fired on Tuesdays.")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert (tmp_path / "kiln.md").read_text() == (
+        f"{HAND.replace('My notes', 'My own notes')}\n<!-- nexus:begin -->\n- It is fired on Tuesdays.\n"
+        "<!-- nexus:end -->\n\nAt the end.\n"
+    )
+
+
+@pytest.mark.usefixtures("spoken")
+def test_edits_of_the_section_are_kept_until_they_are_read(tmp_path: Path) -> None:
+    known("- It is fired on Mondays.\n- It is hot.")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    path = tmp_path / "kiln.md"
+    path.write_text(
+        path.read_text().replace("Mondays", "Fridays").replace("<!-- nexus:begin", "By hand.\n<!-- nexus:begin")
+    )
+    edited = {found.name: found.read_text() for found in tmp_path.iterdir()}
+    told = nexus("export", "--markdown", str(tmp_path), "--namespace", NAMESPACE)
+    assert (told.returncode, "kiln.md" in told.stderr, "nexus import --markdown" in told.stderr) == (1, True, True)
+    assert {found.name: found.read_text() for found in tmp_path.iterdir()} == edited
+    read = Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert (read.topics, read.changed, read.revised) == (1, 1, 0)
+    assert Nexus().topic(NAMESPACE, "kiln.md").content == "By hand.\n\n- It is fired on Fridays.\n- It is hot."
+    known("- It is fired on Fridays.\n- It is cold.")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert "By hand.\n<!-- nexus:begin -->\n- It is fired on Fridays.\n- It is cold." in path.read_text()
+
+
+@pytest.mark.usefixtures("spoken")
+def test_an_old_folder_does_not_undo_what_was_learned_since(tmp_path: Path) -> None:
+    known("- one\n- two")
+    known("- other", "other.md", "Other")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    known("- one\n- two\n- three")
+    known("- other, learned later", "other.md", "Other")
+    path = tmp_path / "kiln.md"
+    path.write_text(path.read_text().replace("- two", "- two\n- by hand"))
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).changed == 1
+    assert Nexus().topic(NAMESPACE, "kiln.md").content == "- one\n- two\n- three\n- by hand"
+    assert Nexus().topic(NAMESPACE, "other.md").content == "- other, learned later"
+    assert Nexus().import_markdown("copy", tmp_path).changed == 2  # another namespace reads the whole folder
+
+
+@pytest.mark.usefixtures("spoken")
+def test_an_edited_line_of_facts_revises_the_fact(tmp_path: Path) -> None:
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    say("I prefer tea to coffee.", "I live in Lisbon.", session="facts")
+    work()
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    path = tmp_path / "facts.md"
+    assert "Lisbon" in path.read_text()
+    lines = len(fact_lines(tmp_path))
+    path.write_text(path.read_text().replace("I live in Lisbon.", "I live in Porto.") + "\nMine: [m1].\n")
+    with pytest.raises(InvalidInput, match=r"facts\.md"):
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).revised == 1
+    assert {(one.observer, one.content) for one in facts() if "live in" in one.content} == {
+        ("assistant", "I live in Porto."),
+        ("coach", "I live in Porto."),
+    }
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).revised == 0  # again: nothing is left to revise
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert len(fact_lines(tmp_path)) == lines
+    assert path.read_text().endswith("\nMine: [m1].\n")
+
+
+@pytest.mark.usefixtures("spoken")
+def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path: Path) -> None:
+    known("- one")
+    old = {
+        "MEMORY.md": "- [Kiln](kiln.md) - About it.\n",
+        "kiln.md": '---\nname: "Kiln"\n---\n\n- none\n',
+        "facts.md": "",
+    }
+    sums = {}
+    for name, text in old.items():
+        (tmp_path / name).write_text(text)
+        sums[name] = [hashlib.sha256(text.encode()).hexdigest()]
+    (tmp_path / ".nexus-export.json").write_text(json.dumps({"files": sums}))
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert (tmp_path / "kiln.md").read_text().endswith("---\n\n<!-- nexus:begin -->\n- one\n<!-- nexus:end -->\n")
+    assert (tmp_path / "MEMORY.md").read_text().count("Kiln") == 1
+
+
+@pytest.mark.usefixtures("spoken")
+def test_an_export_that_is_killed_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known("- one")
+    (tmp_path / "MEMORY.md").write_text(HAND)
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    known("- two")
+    for left in range(5):
+        writes = iter(range(left))
+
+        def dying(*given: Any, writes: Any = writes, **options: Any) -> None:
+            if next(writes, None) is None:
+                raise KeyboardInterrupt
+            write_atomic(*given, **options)
+
+        with monkeypatch.context() as killed:
+            killed.setattr(files, "write_atomic", dying)
+            with pytest.raises(KeyboardInterrupt):
+                Nexus().export_markdown(NAMESPACE, tmp_path)
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert "\n- two\n" in (tmp_path / "kiln.md").read_text()
+    assert (tmp_path / "MEMORY.md").read_text().startswith(HAND)
 
 
 @pytest.mark.usefixtures("spoken")

@@ -83,7 +83,13 @@ def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     assert "thing 1 moves to shelf 1. [m" in (folder / "facts.md").read_text()
     (folder / "notes.txt").write_text("no topic")
     told = nexus("import", "--markdown", str(folder), "--namespace", "copy", "--json")
-    assert json.loads(told.stdout) == {"namespace": "copy", "folder": str(folder), "topics": 1, "changed": 1}
+    assert json.loads(told.stdout) == {
+        "namespace": "copy",
+        "folder": str(folder),
+        "topics": 1,
+        "changed": 1,
+        "revised": 0,
+    }
     told_again = Nexus().import_markdown("copy", folder)
     assert (told_again.topics, told_again.changed) == (1, 0)
     Nexus().export_markdown("copy", again)

@@ -77,6 +77,11 @@ def test_a_line_of_the_index_links_its_file_whatever_the_topic_is_called(name: s
     assert f"]({filename})" in line
 
 
+def _file(made: Topic) -> str:
+    """The file of a topic, as an export writes it anew."""
+    return markdown.head(made) + markdown.section(made.content)
+
+
 WORDS = st.text(st.characters(codec="utf-8"), max_size=60).map(lambda text: " ".join(clean_text(text).split()))
 
 
@@ -86,8 +91,32 @@ def test_a_topic_comes_back_from_its_file_as_it_was(name: str, description: str,
     content = "\n".join(clean_text(content).splitlines()).strip()
     if not content:
         return
-    back = markdown.read("a.md", markdown.file(topic("a.md", name or "a", description, content)))
+    back = markdown.read("a.md", _file(topic("a.md", name or "a", description, content)))
     assert (back.name, back.description, back.type, back.content) == (name or "a", description, "project", content)
+
+
+LINES = st.lists(st.sampled_from(("", "- one", "- two", "# Mine", "three", "  four", "---")), max_size=6).map("\n".join)
+
+
+@settings(deadline=None)
+@given(LINES, LINES, LINES, LINES)
+def test_what_is_written_by_hand_stays_and_no_line_stands_twice(before: str, after: str, old: str, new: str) -> None:
+    text = f"{before}\n{markdown.section(old)}{after}"
+    once = markdown.merged("a.md", text, new)
+    assert once.startswith(f"{before}\n{markdown.BEGIN}")
+    assert once.endswith(f"{markdown.END}\n{after}")
+    assert markdown.merged("a.md", once, new) == once
+    outside = {line.strip() for line in f"{before}\n{after}".splitlines() if line.strip()}
+    _, section, _ = markdown.parts("a.md", once)
+    assert section is not None
+    assert [line for line in section.splitlines() if line.strip() in outside] == []
+    assert {line.strip() for line in new.splitlines()} <= {line.strip() for line in once.splitlines()} | {""}
+
+
+def test_a_file_with_one_of_the_marks_is_refused() -> None:
+    for text in (f"{markdown.BEGIN}\n- a", f"- a\n{markdown.END}", f"{markdown.END}\n{markdown.BEGIN}"):
+        with pytest.raises(InvalidInput, match="only one of the lines"):
+            markdown.read("a.md", text)
 
 
 def test_a_file_written_by_hand_is_a_topic() -> None:

@@ -18,6 +18,8 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import MemoryInfo, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
+# An export writes between these lines. What stands outside of them is written by hand, and stays.
+BEGIN, END = "<!-- nexus:begin -->", "<!-- nexus:end -->"
 MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most characters of a line
 TYPES: tuple[str, ...] = get_args(TopicType)
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
@@ -43,14 +45,55 @@ def _line(topic: Topic) -> str:
     return shorten(f"{line} - {topic.description}", LONGEST_LINE) if len(line) + 10 < LONGEST_LINE else line
 
 
-def file(topic: Topic) -> str:
-    """The text of a topic file: frontmatter (name, description, type), then the content."""
-    head = [f"{field}: {json.dumps(getattr(topic, field), ensure_ascii=False)}" for field in ("name", "description")]
-    return "\n".join(("---", *head, f"type: {topic.type}", "---", "", topic.content, ""))
+def head(topic: Topic) -> str:
+    """The frontmatter of a topic file: name, description and type."""
+    fields = [f"{field}: {json.dumps(getattr(topic, field), ensure_ascii=False)}" for field in ("name", "description")]
+    return "\n".join(("---", *fields, f"type: {topic.type}", "---", "", ""))
+
+
+def section(body: str) -> str:
+    """``body`` between the lines that mark what an export writes."""
+    body = body.strip("\n")
+    return f"{BEGIN}\n{body}\n{END}\n" if body else f"{BEGIN}\n{END}\n"
+
+
+def parts(filename: str, text: str) -> tuple[str, str | None, str]:
+    """A file's text before the marked section, the section, and the text after it. ``None``: there is no section.
+
+    Raises:
+        InvalidInput: one of the two marks is missing.
+    """
+    lines = text.splitlines(keepends=True)
+    begin = next((n for n, line in enumerate(lines) if line.strip() == BEGIN), None)
+    end = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].strip() == END), None)
+    if begin is None and end is None:
+        return text, None, ""
+    if begin is None or end is None or end < begin:
+        raise InvalidInput(
+            f"{filename} has only one of the lines {BEGIN} and {END}.", remedy="Add the other line, or delete both."
+        )
+    return "".join(lines[:begin]), "".join(lines[begin + 1 : end]).strip("\n"), "".join(lines[end + 1 :])
+
+
+def merged(filename: str, text: str, body: str) -> str:
+    """The text of a file with a new section. The rest of the file stays as it is.
+
+    Lines of ``body`` that stand outside of the section are left out, so that no line stands twice. A file without a
+    section gets one at its end, unless no line is left for it.
+    """
+    before, old, after = parts(filename, text)
+    outside = {line.strip() for line in f"{before}\n{after}".splitlines()}
+    kept = [line for line in body.splitlines() if not line.strip() or line.strip() not in outside]
+    new = "\n".join(kept).strip("\n")
+    if old is not None:
+        return f"{before}{section(new)}{after}"
+    return f"{before.rstrip()}\n\n{section(new)}" if new else text
 
 
 def read(filename: str, text: str) -> TopicDraft:
-    """Read a topic from the text of a topic file, which :func:`file` or a person has written.
+    """Read a topic from the text of a topic file, which an export or a person has written.
+
+    The marks of the section that an export wrote are left out.
 
     Raises:
         InvalidInput: the file name or the type is not valid, or the file has no content.
@@ -58,7 +101,9 @@ def read(filename: str, text: str) -> TopicDraft:
     name = checked(filename)
     if name is None:
         raise InvalidInput(f"{filename!r} cannot be the name of a topic's file.")
-    fields, content = _parted(clean_text(text))
+    before, ours, after = parts(filename, clean_text(text))
+    pieces = (before.rstrip(), ours, after.strip())
+    fields, content = _parted(before if ours is None else "\n\n".join(piece for piece in pieces if piece))
     if not content:
         raise InvalidInput(f"{filename} has no content.")
     kind = fields.get("type", "reference")
@@ -113,6 +158,27 @@ def facts(found: Sequence[MemoryInfo]) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+_FACT = re.compile(r"- \w{1,50} \(\d\.\d\d\), (.{1,2000}) \[m(\d{1,18})\]")
+
+
+def edited_facts(text: str, found: Sequence[MemoryInfo]) -> list[tuple[MemoryInfo, str]]:
+    """The facts of which the text of ``facts.md`` has another wording, with that wording.
+
+    A line tells its fact by its citation (``[m17]``) and subject. Facts without a line, and lines without a fact, are
+    left out.
+    """
+    by_id = {fact.id: fact for fact in found}
+    edited = []
+    for match in filter(None, map(_FACT.fullmatch, (line.strip() for line in text.splitlines()))):
+        fact = by_id.get(int(match[2]))
+        if fact is None or not match[1].startswith(f"{fact.subject}: "):
+            continue
+        content = " ".join(match[1].removeprefix(f"{fact.subject}: ").split())
+        if content and content != " ".join(fact.content.split()):
+            edited.append((fact, content))
+    return edited
 
 
 def _date(fact: MemoryInfo) -> str:
