@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 
 from nexus_tasks import files, limits
 from nexus_tasks.cognition.extraction import markdown
-from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services import correcting
@@ -26,6 +25,8 @@ from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Filter
+from nexus_tasks.storage.topics import TopicDraft
+from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import MarkdownExport, MarkdownImport, MemoryInfo, check_count, check_namespace
 
 MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
@@ -193,6 +194,8 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
         seen = {name: revisions[name] for name in edited}
+        if known.scrub:
+            drafts = list(map(_scrubbed, drafts))
         changed = topics.overwrite(tx, known.id, [one for one in drafts if one.filename not in same], seen)
         now = {topic.filename: topic.revision for topic in topics.every(tx, known.id)}
         found = _facts(tx, known.id) if facts_text else []
@@ -228,12 +231,16 @@ def _note_read(folder: Path, exported: _Exported, texts: Mapping[str, str], revi
         return  # the folder is only readable; a later export refuses until the edits are read again
 
 
+def _scrubbed(draft: TopicDraft) -> TopicDraft:
+    return replace(draft, name=scrub(draft.name), description=scrub(draft.description), content=scrub(draft.content))
+
+
 def _ours(name: str) -> bool:
     return name.casefold() in (markdown.INDEX.casefold(), markdown.FACTS)
 
 
 def _text(path: Path) -> str:
-    if checked(path.name) is not None and (not path.is_file() or path.is_symlink()):
+    if not path.is_file() or path.is_symlink():  # a pipe or a device may never end
         raise InvalidInput(f"{path} is not a plain file.")
     if path.name != markdown.FACTS and path.stat().st_size > limits.TOPIC_BYTES:
         raise InvalidInput(f"{path} has more than {limits.TOPIC_BYTES:,} bytes.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -30,6 +31,7 @@ from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.storage import tenancy, topics
 from tests.commandline import nexus
+from tests.integration.inline import say, work
 from tests.integration.test_nonsense import leaves
 from tests.sandbox import Sandbox, eventually
 
@@ -243,6 +245,56 @@ def test_an_import_refuses_a_row_that_no_call_could_store(tmp_path: Path, change
     assert "Line " in str(caught.value)
     assert caught.value.remedy
     assert "another" not in [one.namespace for one in client.namespaces()]
+
+
+IMPOSSIBLE = (
+    *(("memories", name, when) for name in ("occurred_at", "event_from", "expires_at", "valid_to") for when in (
+        "infinity", "-infinity", "200000-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "4713-01-01 BC", 5)),
+    *(("sessions", "created_at", when) for when in ("infinity", "now")),
+    *(("memories", "standing", rank) for rank in (-1, 0, 6, 32_767)),
+    *(("memories", "seq", number) for number in (-1, 2**62, 2**63 - 1, True, "1")),
+    *(("sessions", "last_seq", number) for number in (-1, 2**63 - 1)),
+    *(("memories", "tokens", number) for number in (-1, 1.5)),
+    ("memories", "role", "root"),
+    ("memories", "confidence", "x"),
+    ("perspectives", "held", {}),
+    ("perspectives", "held", {"facts": [], "supersedes": [], "relations": [], "insights": [], "through": 0}),
+    ("settings", "time_zone", "../../etc/passwd"),
+    ("settings", "time_zone", 5),
+    ("settings", "budget_usd_per_day", "x"),
+)  # fmt: skip
+
+
+def test_an_import_refuses_what_could_not_be_read_again(here: Sandbox, tmp_path: Path) -> None:
+    """Postgres takes such values. The namespace, or the status of all, could then not be read."""
+    client, file = Nexus(), tmp_path / "export.jsonl"
+    say("I moved to Lisbon.", "I like tea.", namespace=NAMESPACE, end=True)
+    work()
+    client.export(NAMESPACE, file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for table, name, value in IMPOSSIBLE:
+        documents = copy.deepcopy(lines)
+        found = [one for one in documents if one.get("table") == table]
+        at = found[0] if found else documents[0]["settings"]
+        assert name in at
+        at[name] = value
+        file.write_text("".join(json.dumps(line) + "\n" for line in documents))
+        with pytest.raises(InvalidInput):
+            client.import_("another", file)
+    assert here.sql("SELECT 1 FROM namespaces WHERE name = 'another'") == []
+
+
+def test_an_import_continues_a_session_behind_its_last_message(tmp_path: Path) -> None:
+    client, file = Nexus(), tmp_path / "export.jsonl"
+    client.ingest(NAMESPACE, "chat", [{"content": "one"}, {"content": "two"}])
+    client.export(NAMESPACE, file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line.update({"last_seq": 0} if line.get("table") == "sessions" else {})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    client.import_("another", file)
+    client.ingest("another", "chat", [{"content": "three"}])
+    assert [one.seq for one in client.session("another", "chat").said] == [1, 2, 3]
 
 
 def test_an_import_of_an_endless_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

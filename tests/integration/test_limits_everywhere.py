@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import itertools
 import json
+import os
 import typing
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,16 @@ def test_a_folder_of_topics_has_limits(here: Sandbox, tmp_path: Path, monkeypatc
     (tmp_path / "t0.md").unlink()
     with pytest.raises(InvalidInput, match="more than 1,000 bytes"):
         Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert here.sql("SELECT 1 FROM topics") == []
+
+
+@pytest.mark.parametrize("name", ["con.md", "deploy.md", "a b.md"])  # a name that no topic may have is no way around
+def test_a_pipe_or_a_device_in_a_folder_of_topics_holds_up_nothing(here: Sandbox, tmp_path: Path, name: str) -> None:
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir):
+        (folder := tmp_path / uuid.uuid4().hex).mkdir()
+        make(folder / name)
+        with pytest.raises(InvalidInput, match="not a plain file"):
+            Nexus().import_markdown(NAMESPACE, folder)
     assert here.sql("SELECT 1 FROM topics") == []
 
 

@@ -13,6 +13,7 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.storage.engine import Database
+from nexus_tasks.types.hidden_characters import strip_hidden
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE
 from tests.sandbox import Sandbox
@@ -63,6 +64,24 @@ def test_access_tokens_of_nexus_tasks_itself(here: Sandbox) -> None:  # noqa: AR
     found = stored()
     assert found.count("[scrubbed: ") == 6 * 6 * 2
     assert not [token for token in made if token in found or token[-43:] in found]
+
+
+@pytest.mark.parametrize("sign", ["\x1b[31m", "\x00", "\x85", "\u202e", "\U000e0041", "\r"], ids=ascii)
+def test_a_token_that_is_split_is_not_whole_again_for_an_agent(here: Sandbox, sign: str) -> None:  # noqa: ARG001
+    Nexus().remember(NAMESPACE, f"Deploy with {TOKEN[:9]}{sign}{TOKEN[9:]}.")
+    found = strip_hidden(Nexus().memories(NAMESPACE)[0].content)
+    assert "[scrubbed: github token]" in found
+    assert TOKEN[9:] not in found
+
+
+def test_what_topics_hold_that_are_imported(here: Sandbox, tmp_path: Path) -> None:  # noqa: ARG001 - the deployment
+    (tmp_path / "deploy.md").write_text(f"---\nname: Deploy\ndescription: with {TOKEN}\ntype: user\n---\n{SENTENCE}\n")
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    topic = Nexus().topic(NAMESPACE, "deploy.md")
+    assert_scrubbed(f"{topic.description} {topic.content}")
+    Nexus().set_namespace(NAMESPACE, scrub=False)
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert TOKEN in Nexus().topic(NAMESPACE, "deploy.md").content
 
 
 def test_what_commands_store(here: Sandbox, tmp_path: Path) -> None:  # noqa: ARG001 - the deployment

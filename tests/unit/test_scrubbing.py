@@ -62,6 +62,125 @@ def test_a_token_that_code_puts_together_is_found(kind: str, joint: str) -> None
         assert found.endswith("# after")
 
 
+UNSEEN = tuple("\u00ad\u034f\u061c\u180e\u200e\u202d\u2061\u2066\ufe0f\U000e0041\x85\r")
+LESS_SEEN = (*UNSEEN, "[31m", "\\u202d", "\\udb40\\udc41")  # a colour without its escape character, and escapes of JSON
+
+
+@pytest.mark.parametrize("kind", ["github", "anthropic", "stripe"])
+@pytest.mark.parametrize("sign", LESS_SEEN, ids=ascii)
+def test_a_token_that_unseen_characters_split_is_found(kind: str, sign: str) -> None:
+    """What gives a memory to an agent removes some of them: the token would be whole again."""
+    secret = TOKENS[kind]
+    for cut in (3, 9, len(secret) // 2):
+        found = scrub(f"before {secret[:cut]}{sign}{secret[cut:]} after")
+        assert secret[cut:] not in found
+        assert found.startswith("before [scrubbed: ")
+        assert found.endswith(" after")
+
+
+@pytest.mark.parametrize("kind", ["github", "anthropic", "stripe"])
+@pytest.mark.parametrize("wrap", ["\n", "\r\n", "\n    ", "\n> ", "\\n"], ids=ascii)
+def test_a_token_that_a_line_break_splits_is_found(kind: str, wrap: str) -> None:
+    secret = TOKENS[kind]
+    for cut in (5, 9, len(secret) - 9):
+        found = scrub(f"first\nkey: {secret[:cut]}{wrap}{secret[cut:]}\nlast line")
+        assert secret[:cut] not in found
+        assert secret[cut:] not in found
+        assert found.startswith("first\nkey: [scrubbed: ")
+        assert found.endswith("\nlast line")
+
+
+@pytest.mark.parametrize("kind", ["github", "stripe"])
+def test_the_line_behind_a_whole_token_is_kept(kind: str) -> None:
+    found = scrub(f"{TOKENS[kind]}\nanother\n{TOKENS[kind]}\n    line")
+    assert found.splitlines()[1::2] == ["another", "    line"]
+
+
+WORD, KEY = "Swordfish!77xq", "wdFcAefAZhnM6Jy8c1rihtYlKNxHddmQAtKCsXRp"
+FORMS = {
+    "curl over several lines": (f"curl -X POST \\\n  -H 'Accept: a/b' \\\n  -u 'ann:{WORD}' \\\n  https://x.org", WORD),
+    "curl --user=": (f"curl --user='ann:{WORD}' https://x.org", WORD),
+    "a template of JavaScript": (f"headers: {{ Authorization: `Bearer {KEY}` }}", KEY),
+    "folded YAML": (f"password: >-\n  {WORD}\nport: 1", WORD),
+    "YAML with an anchor": (f"password: &pw {WORD}", WORD),
+    "YAML with a tag": (f"password: !!str {WORD}", WORD),
+    "CDATA": (f"<password><![CDATA[{WORD}]]></password>", WORD),
+    "aws configure": (f"aws configure set aws_secret_access_key {KEY}", KEY),
+    "SetEnv": (f"SetEnv DB_PASS {WORD}", WORD),
+    "define of C": (f'#define WIFI_PASS "{WORD}"', WORD),
+    "a make variable": (f"TOKEN ?= {KEY}", KEY),
+    "a typed variable": (f'let apiKey: String = "{KEY}"', KEY),
+    "bytes": (f"connect(password=b'{WORD}')", WORD),
+    "German": (f"Das Passwort ist {WORD}.", WORD),
+    "German with a colon": (f"Kennwort: {WORD}", WORD),
+    "Spanish": (f"Contraseña: {WORD}", WORD),
+    "a Spanish sentence": (f"La contraseña es {WORD}.", WORD),
+    "French": (f"Mot de passe : {WORD}", WORD),
+    "a French sentence": (f"Le mot de passe est {WORD}.", WORD),
+    "Portuguese": (f"A senha é {WORD}.", WORD),
+    "Russian": (f"Пароль: {WORD}", WORD),
+    "Chinese": (f"密码：{WORD}", WORD),
+    "Japanese": (f"パスワード: {WORD}", WORD),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_further_forms_are_found(name: str) -> None:
+    text, secret = FORMS[name]
+    found = scrub(text)
+    assert secret not in found
+    assert "[scrubbed: " in found
+    assert scrub(found) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "We set password reset as the default.",
+        "Please set token limits first.",
+        "#define TOKEN_NAME first_value",
+        "Die Passwort-Regeln sind streng.",
+        "La contraseña es obligatoria.",
+        "see http://a.org/x\nand/more-words",
+        "a colour [31m and [0m only",
+    ],
+)
+def test_further_forms_keep_ordinary_words(text: str) -> None:
+    assert scrub(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": {"value": WORD}},
+        {"password": [WORD]},
+        {"user": "ann", "pass": WORD},
+        {"args": ["login", "--password", WORD]},
+        {"command": ["mysql", "-u", "root", f"-p{WORD}"]},
+        {"argv": ["curl", "-s", "-u", f"ann:{WORD}"]},
+        {"env": [{"name": "DB_PASSWORD", "value": WORD}]},
+        {"key": "DB_PASSWORD", "value": WORD},
+    ],
+    ids=str,
+)
+def test_the_values_of_a_tool_call_are_scrubbed_by_what_is_beside_them(value: dict[str, object]) -> None:
+    found = scrub_value(value)
+    assert WORD not in json.dumps(found)
+    assert found.keys() == value.keys()
+    assert scrub_value(found) == found
+
+
+def test_ordinary_values_of_a_tool_call_are_kept() -> None:
+    value = {
+        "args": ["grep", "-n", "token limit", "--color", "README.md"],
+        "fields": [{"name": "title", "value": "A plain title"}, {"name": "token_count", "value": 12}],
+        "token": {"type": "string", "description": "the token of the user"},
+        "passwords": {"minLength": 8},
+        "list": ["-1", "2", 3, None],
+    }
+    assert scrub_value(value) == value
+
+
 @pytest.mark.parametrize("kind", TOKENS)
 def test_base64_of_a_secret_is_replaced(kind: str) -> None:
     once = base64.b64encode(f"value: {TOKENS[kind]}\n".encode()).decode()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
 from typing import Any, cast
 
-from sqlalchemy import Table, text
+from sqlalchemy import BigInteger, DateTime, Float, Integer, Table, text
 
 from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.event_time import check_zone
 from nexus_tasks.storage import embeddings
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
-from nexus_tasks.types import Message, check_count, check_name, check_size, clean_text
+from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
 
 AT_ONCE = 1_000  # rows per insert
 _MODELS = {model.__tablename__: model for model in TABLES}
@@ -51,6 +55,12 @@ _FILL_STANDINGS = (
     WHERE m.namespace_id = :n AND m.level IN ('summary_short', 'summary_long') AND m.standing IS NULL
     """,
 )
+# A session whose counter is below its messages would give the next message a number that is taken.
+_RAISE_LAST_SEQ = """
+    UPDATE sessions AS s SET last_seq = said.seq
+    FROM (SELECT session_id, max(seq) AS seq FROM memories WHERE namespace_id = :n AND level = 'raw' GROUP BY 1) AS said
+    WHERE s.id = said.session_id AND s.last_seq < said.seq
+"""
 
 Ids = dict[str, dict[int, int]]  # table → exported id → new id
 
@@ -74,7 +84,7 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
             "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
         )
     _Reading(tx, namespace_id).read(documents)
-    for statement in _FILL_STANDINGS:
+    for statement in (*_FILL_STANDINGS, _RAISE_LAST_SEQ):
         tx.execute(text(statement), {"n": namespace_id})
     embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
@@ -153,7 +163,7 @@ class _Reading:
                 raise InvalidInput(
                     f"Line {line} has fields that this version does not know: {', '.join(sorted(unknown))}."
                 )
-            _check_row(line, row)
+            _check_row(line, row, table)
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
         made = insert_rows(self.tx, model, rows, returning="id" if own else "")
@@ -201,7 +211,7 @@ class _Reading:
         held = [
             (own[row["id"]], _translate_plan(row["held"], memories, through))
             for row in self.perspectives
-            if row["held"]
+            if row["held"] is not None
         ]
         self._update("perspectives", "held", held)
         again = [
@@ -227,6 +237,9 @@ class _Reading:
         )
 
 
+_OF_A_PLAN = {"job_id": str, "facts": int, "held_at": str}  # what `nexus status` reads of a plan
+
+
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
     """A reflection's plan (it waits for review) with the new ids of its facts. The id of an erased fact becomes 0."""
     relations = [
@@ -234,6 +247,8 @@ def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: An
     ]
     insights = [{**one, "support": [ids.get(i, 0) for i in one["support"]]} for one in plan["insights"]]
     supersedes = [ids.get(i, 0) for i in plan["supersedes"]]
+    if not all(isinstance(plan[name], kind) for name, kind in _OF_A_PLAN.items()):
+        raise TypeError
     seen = {str(ids[int(i)]): _translate_seen(state, ids) for i, state in plan.get("seen", {}).items() if int(i) in ids}
     return {
         **plan,
@@ -258,12 +273,14 @@ def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict
 def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
     """Refuse settings that ``nexus namespaces set`` refuses. A negative budget would stop every job."""
     budget, concurrency = settings.get("budget_usd_per_day"), settings.get("concurrency")
-    if budget is not None and not 0 <= float(budget) < 1e8:
+    if budget is not None and not 0 <= _number(line, "budget_usd_per_day", budget) < 1e8:
         raise InvalidInput(f"Line {line}: budget_usd_per_day must be 0 or more, and less than 100,000,000.")
     if concurrency is not None and not 1 <= concurrency < 2**31:
         raise InvalidInput(f"Line {line}: concurrency must be 1 or more.")
     if len(settings.get("instructions") or "") > limits.INSTRUCTIONS_CHARACTERS:
         raise InvalidInput(f"Line {line}: instructions may have {limits.INSTRUCTIONS_CHARACTERS:,} characters.")
+    if "time_zone" in settings:
+        check_zone(f"Line {line}: time_zone", settings["time_zone"])
     check_count(f"Line {line}: observers", settings.get("observers") or (), limits.OBSERVERS_PER_CALL)
     for observer in settings.get("observers") or ():
         check_name("observers", observer)
@@ -273,13 +290,25 @@ def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
 _NAMES = ("session_key", "observer", "subject", "author", "external_id")
 
 
-def _check_row(line: int, row: Mapping[str, Any]) -> None:
-    """Refuse a row that no call could store: too long a text, too long a name, or control characters.
+def _number(line: int, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidInput(f"Line {line}: {name} is no number.") from None
+
+
+def _check_row(line: int, row: Mapping[str, Any], table: Table) -> None:
+    """Refuse a row that no call could store: too long a text or name, control characters, or an impossible value.
+
+    Postgres takes times that Python cannot read, such as ``infinity``. A namespace with one could not be read.
 
     Raises:
         InvalidInput: the row is refused. The message names the line.
     """
     try:
+        for name, value in row.items():
+            if value is not None:
+                _check_value(name, value, table)
         for name in _NAMES:
             # A topic or an old release may have no author. An empty subject belongs to facts about nobody.
             if row.get(name):
@@ -288,6 +317,26 @@ def _check_row(line: int, row: Mapping[str, Any]) -> None:
             _check_content(row)
     except InvalidInput as error:
         raise InvalidInput(f"Line {line}: {error.message}", remedy=error.remedy) from None
+
+
+def _check_value(name: str, value: Any, table: Table) -> None:
+    kind = table.c[name].type
+    if isinstance(kind, DateTime):
+        try:
+            check_time(name, datetime.fromisoformat(value))
+        except (ValueError, TypeError):
+            raise InvalidInput(f"{name} is no time in ISO 8601, in the years 1 to 9999.") from None
+    elif name == "standing":
+        if value not in range(1, len(STANDINGS) + 1):
+            raise InvalidInput(f"{name} must be 1 to {len(STANDINGS)}.")
+    elif name == "role" and table.name == "memories":
+        if value not in ROLES:
+            raise InvalidInput(f"{name} must be one of {', '.join(ROLES)}.")
+    elif isinstance(kind, (BigInteger, Integer)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < UNBOUNDED_SEQ:
+            raise InvalidInput(f"{name} must be a whole number, 0 or more.")
+    elif isinstance(kind, Float) and not (isinstance(value, (int, float)) and math.isfinite(value)):
+        raise InvalidInput(f"{name} must be a finite number.")
 
 
 def _check_content(row: Mapping[str, Any]) -> None:

@@ -39,12 +39,18 @@ __all__ = ["scrub", "scrub_value"]
 _DEEPEST = 100  # levels of nesting in a JSON value; values that are nested deeper are left out
 _DEEPEST_BASE64 = 3  # the largest number of nested base64 texts that are decoded
 _LONGEST_BASE64 = 200_000  # characters; a longer base64 text is probably a picture or an archive, and is kept
-# Colours of a terminal and characters without width. They may split a secret. A text with such a secret loses them.
+# Colours of a terminal and characters that nobody sees. They may split a secret. A text with such a secret loses them.
+# A message has lost the escape character of a colour before it is scrubbed, and `strip_hidden` removes some of the
+# others when the message is read, which would put the secret together again.
 _INVISIBLE = lazy(
-    r"(?:\x1b|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;]{0,20}[A-Za-z]|[\u00ad\u200b-\u200d\u2060\ufeff]|"
-    r"\\{1,4}u(?:00ad|200[b-d]|2060|feff)",
+    r"(?:\x1b|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;]{0,20}[A-Za-z]|\[[0-9;]{0,20}m|\r(?!\n)|"
+    r"[\u0080-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]|"
+    r"\\{1,4}u(?:00[89][0-9a-f]|00ad|034f|061c|115f|1160|17b[45]|180[b-f]|200[b-f]|202[a-e]|206[0-9a-f]|3164|fe0[0-9a-f]|feff|"
+    r"ffa0|db40\\{1,4}ud[c-f][0-9a-f]{2})",
     re.IGNORECASE,
 )
+_LONGEST_WORD = 500  # characters of a word of a command
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -55,7 +61,8 @@ def scrub(text: str) -> str:
     if visible == text:
         return clean
     seen = _scrub_all(visible)
-    return seen if seen.count(MARK) > clean.count(MARK) else clean
+    split = seen != _INVISIBLE().sub("", clean) and seen.count(MARK) >= clean.count(MARK)
+    return seen if split else clean
 
 
 def _scrub_all(text: str) -> str:
@@ -69,15 +76,44 @@ def scrub_value(value: Any, depth: int = 0) -> Any:
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):
-        return {scrub(str(key)): _scrub_field(str(key), item, depth) for key, item in value.items()}
+        fields = {str(key): item for key, item in value.items()}
+        named = next((fields[name] for name in _NAMES if isinstance(fields.get(name), str)), None)
+        return {
+            scrub(key): _scrub_field(named if named and key in _VALUES else key, item, depth)
+            for key, item in fields.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [scrub_value(item, depth + 1) for item in value]
+        return _scrub_options([scrub_value(item, depth + 1) for item in value])
     return value
 
 
+# {"name": "API_TOKEN", "value": "…"}, {"password": {"value": "…"}}
+_NAMES, _VALUES = ("name", "key", "Name", "Key"), frozenset(("value", "Value", "default"))
+
+
 def _scrub_field(key: str, value: Any, depth: int) -> Any:
-    kind = secret_name(key, value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
-    return placeholder(kind) if kind else scrub_value(value, depth + 1)
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        kind = secret_name(key, value)
+        return placeholder(kind) if kind else scrub_value(value, depth + 1)
+    if depth < _DEEPEST and isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return _scrub_options([_scrub_field(key, one, depth) for one in value])
+    if depth < _DEEPEST and isinstance(value, dict) and not _VALUES.isdisjoint(map(str, value)):
+        value = {name: _scrub_field(key, item, depth) if name in _VALUES else item for name, item in value.items()}
+    return scrub_value(value, depth + 1)
+
+
+def _scrub_options(words: list[Any]) -> list[Any]:
+    """The words of a command without the secrets that only the words before them tell, such as ``--password``."""
+    if not any(isinstance(word, str) and word.startswith("-") for word in words):
+        return words
+    for position, word in enumerate(words):
+        before = words[max(0, position - 4) : position]
+        if before and all(isinstance(one, str) and len(one) <= _LONGEST_WORD for one in (*before, word)):
+            command = " ".join(before)
+            line = _scrub_plain(f"{command} {word}")
+            if line.startswith(f"{command} "):
+                words[position] = line[len(command) + 1 :]
+    return words
 
 
 _RULES = (

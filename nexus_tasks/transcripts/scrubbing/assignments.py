@@ -50,13 +50,19 @@ def _rules() -> tuple[_Follows, ...]:
     # Only a quoted value may stand on the next line. In YAML the next line has the next name.
     space = r"(?:[ \t]{0,20}|\s{0,20}(?=\\{0,6}[\"'`]))"
     line_break = r"(?:\r?\n|\\{1,4}n)"
+    sign = r"(?:=>|:=|\?=|==?|: ?[A-Z]\w{0,30}\??[ \t]=|:|\uff1a)"
+    # What may stand before a value: the signs of YAML's folded texts, anchors and tags, or the letter of `b"…"`.
+    opening = (
+        rf"(?:[|>][+-]?[0-9]?[ \t]{{0,4}}{line_break}[ \t]{{1,40}}|(?:&\w{{1,30}}|!!\w{{1,10}})[ \t]{{1,4}}|"
+        r"[bru](?=[\"']))?"
+    )
     start = r"(?:\b|(?<=\\[nrt]))"
     return (
         # password = …, "password": "…", export PASSWORD=…
         _Follows(
             None,
             re.compile(
-                rf"(?P<assigned>\\{{0,6}}[\"']?\]?[ \t]{{0,20}}(?:=>|:=|==?|:){space})"
+                rf"(?P<assigned>\\{{0,6}}[\"']?\]?[ \t]{{0,20}}{sign}{space}){opening}"
                 r"(?:(?P<quote>\\{0,6}[\"'`])(?P<quoted>[^\"'`\n]{1,2000}?)(?P=quote)|"
                 r"(?P<bare>[^\s\"'`,;&|()\[\]{}<>\\]{1,500}))"
             ),
@@ -75,7 +81,8 @@ def _rules() -> tuple[_Follows, ...]:
         _Follows(
             re.compile(rf"<(?:\w{{1,30}}\s(?:name|key|id)={_QUOTE})?[\w.:-]{{0,40}}\Z"),
             re.compile(
-                rf"(?:{_QUOTE})?(?:\s[^<>\n]{{0,100}})?>\s{{0,20}}(?:<value>)?(?P<value>[^\"'<>\n\\]{{3,500}})</"
+                rf"(?:{_QUOTE})?(?:\s[^<>\n]{{0,100}})?>\s{{0,20}}(?:<value>|<!\[CDATA\[)?"
+                r"(?P<value>[^\"'<>\n\\]{3,500})>?</"
             ),
             _is_no_reference,
         ),
@@ -87,6 +94,12 @@ def _rules() -> tuple[_Follows, ...]:
                 rf"{_QUOTE}(?P<value>[^\s\"'<>\\]{{3,500}})"
             ),
             _is_no_reference,
+        ),
+        # aws configure set aws_secret_access_key …, SetEnv DB_PASS …, #define WIFI_PASS "…"
+        _Follows(
+            re.compile(r"(?:\bset|\bsetx|\bsetenv|#[ \t]{0,4}define)[ \t]{1,4}[\w./:-]{0,60}\Z", re.IGNORECASE),
+            re.compile(rf"[ \t]{{1,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
+            _is_set,
         ),
         # define('DB_PASSWORD', '…'), setenv("API_KEY", "…")
         _Follows(
@@ -148,6 +161,11 @@ def _is_no_reference(match: re.Match[str], _name: re.Match[str], _kind: str) -> 
     if _refers(value) or value.startswith("arn:") or value.lower() in _PLAIN_WORDS:
         return False
     return not any(map(str.isspace, value)) or any(map(str.isdigit, value))
+
+
+def _is_set(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
+    """Whether the word after a name is its value. In "set password reset" it is not."""
+    return any(map(str.isdigit, match["value"])) and _is_no_reference(match, name, kind)
 
 
 def _is_argument(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
@@ -218,9 +236,9 @@ def secret_name(name: str, value: Any) -> str | None:
     text = str(value)
     if MARK in text:
         return None
-    quoted = f'"{name}"'
+    field = f'"{name}":'
     kind = next(
-        (kind_of(one["word"], one["suffix"]) for one in secret_words(quoted) if one.end() == len(quoted) - 1), None
+        (kind_of(one["word"], one["suffix"]) for one in secret_words(field) if one.end() == len(field) - 2), None
     )
     if kind and _secret_literal(kind, text):
         return kind

@@ -10,9 +10,15 @@ from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
 
 # Where one of these stands in a text, a name of a secret may stand.
-_STARTS = ("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk")
+# "Password" in other languages. Those that begin with "passwor" are in the pattern.
+ABROAD = (
+    "kennwort", "contraseña", "contrasena", "mot de passe", "senha", "wachtwoord", "lösenord", "hasło", "пароль",
+    "密码", "密碼", "パスワード", "비밀번호",
+)  # fmt: skip
+_STARTS = ("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", *ABROAD)
 _WORD = (
-    r"pass(?:w(?:or)?d|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
+    rf"{'|'.join(ABROAD)}|"
+    r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
     r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])"
 )
 # The word `key` tells of a secret only behind one of these.
@@ -88,7 +94,7 @@ def kind_of(word: str, suffix: str) -> str | None:
     if last and _NOT_ITSELF().match(last) and not (last == "s" and word.lower().startswith("cred")):
         return None
     word = word.lower()
-    if word.startswith(("pass", "pwd", "pswd")):
+    if word.startswith(("pass", "pwd", "pswd", *ABROAD)):
         return "password"
     return "token" if "token" in word else "key" if word.endswith("key") else "secret"
 

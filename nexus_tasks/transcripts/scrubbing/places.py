@@ -68,7 +68,7 @@ _COOKIE_ATTRIBUTES = ("path", "domain", "expires", "max-age", "samesite", "versi
 
 @cache
 def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.Pattern[str]]], ...]:
-    quote = r"\\{0,4}[\"']?"
+    quote = r"\\{0,4}[\"'`]?"
     rules = (
         (
             "authorization",
@@ -86,12 +86,12 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
         (
             "password",
             ("curl",),
-            rf"(?:\bcurl\b[^\n|;]{{0,300}}?\s(?:-u|--user)\s{{0,3}}){quote}[^\s:\"'\\]{{1,100}}:([^\s\"'\\]{{1,200}})",
+            rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-u|--user)[\s=]{{0,3}}){quote}[^\s:\"'\\]{{1,100}}:([^\s\"'\\]{{1,200}})",
         ),
         (
             "cookie",
             ("curl",),
-            rf"(?:\bcurl\b[^\n|;]{{0,300}}?\s(?:-b|--cookie)\s{{0,3}}){quote}[\w.-]{{1,60}}=([^\s\"'\\]{{4,4000}})",
+            rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-b|--cookie)[\s=]{{0,3}}){quote}[\w.-]{{1,60}}=([^\s\"'\\]{{4,4000}})",
         ),
         (
             "password",

@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
+from nexus_tasks.transcripts.scrubbing.names import ABROAD
 from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
@@ -13,8 +14,10 @@ from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 _STARTS = (
     "pass", "pwd", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed", "recovery", "backup",
     "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ", "client ", "shared ",
+    *ABROAD,
 )  # fmt: skip
-_NOUN = r"pass(?:word|code|phrase|wd)?|pwd|pin(?: code| number)?|master password"
+_NOUN = rf"pass(?:word|wort|code|phrase|wd)?|pwd|pin(?: code| number)?|master password|{'|'.join(ABROAD)}"
+_LONGEST_ABROAD = max(map(len, ABROAD))
 # Words that follow "password is" and are not the password, or that stand for a password.
 _NO_PASSWORD = frozenset(
     """
@@ -46,7 +49,7 @@ def _told() -> re.Pattern[str]:
     """ "password for the router is X", "password: X", "password to X", "PIN is 1234"."""
     return re.compile(
         rf"(?P<noun>{_NOUN})\b(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{{1,40}}?)?"
-        r"(?P<verb>\s++(?:is|was|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|=)(?:\s*+:)?"
+        r"(?P<verb>\s++(?:is|was|ist|war|lautet|es|est|é|è|это|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|=)(?:\s*+:)?"
         r"|\s*+[:=])\s++"
         rf"(?:(?:now|still|just|currently|set\s++to)\s++)?{_OPEN}(?P<value>\S{{3,80}})",
         re.IGNORECASE,
@@ -118,7 +121,7 @@ def scrub_sentences(text: str) -> str:
 
 def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | None:
     """The start, end and kind of a password that the sentence tells which has one of :data:`_STARTS` at ``at``."""
-    if text[at] in "pP" and text[at + 1] not in "rR":
+    if (text[at] in "pP" and text[at + 1] not in "rR") or text[at : at + _LONGEST_ABROAD].lower().startswith(ABROAD):
         told = _told().match(text, at)
         if told and _is_told(told, text[max(earliest, at - 80) : at]):
             return _span(told, "password")

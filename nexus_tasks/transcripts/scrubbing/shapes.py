@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
@@ -16,6 +17,8 @@ _JOINT = lazy(
     r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}",
     re.ASCII,
 )
+# A line break within a token, as in a terminal or a mail, with the indent of the next line. It may be escaped.
+_WRAP = lazy(r"(?<=[A-Za-z0-9_./+=-])(?:\r?\n|\\{1,4}n)[ \t>|]{0,20}(?=[A-Za-z0-9_./+=-])")
 
 
 @cache
@@ -30,6 +33,8 @@ def scrub_tokens(text: str) -> str:
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
+    if ("\n" in text or "\\n" in text) and (wrapped := _wrapped(text, {start: end for start, end, _ in spans})):
+        return scrub_tokens(_replaced(text, wrapped))
     return _replaced(text, spans) if spans else text
 
 
@@ -94,9 +99,37 @@ def _replaced(text: str, spans: list[tuple[int, int, str]]) -> str:
 
 def _scrub_joined(text: str) -> str:
     """Replace the tokens that ``text`` contains after its joined literals are put together."""
-    joints = list(_JOINT().finditer(text))
+    spans = _spans_over(text, list(_JOINT().finditer(text)))
+    return _replaced(text, spans) if spans else text
+
+
+def _wrapped(text: str, whole: Mapping[int, int]) -> list[tuple[int, int, str]]:
+    """The tokens that a line break splits.
+
+    Only every other line break is left out at a time. Otherwise a token would take the line behind it along. A token in
+    ``whole`` (start → end) goes on behind the line break if a generated text follows there.
+    """
+    breaks = list(_WRAP().finditer(text))
+    for some in (breaks[::2], breaks[1::2]):
+        found = _spans_over(text, some, across=True)
+        if split := [span for span in found if span[0] not in whole or _is_mixed(text[whole[span[0]] + 2 : span[1]])]:
+            return split
+    return []
+
+
+def _is_mixed(tail: str) -> bool:
+    """Whether ``tail`` has digits and letters, or capital letters among small ones. A word of a text has not."""
+    digits, letters = any(map(str.isdigit, tail)), any(map(str.isalpha, tail))
+    return len(tail) >= 6 and letters and (digits or tail[1:].upper() != tail[1:] != tail[1:].lower())
+
+
+def _spans_over(text: str, joints: list[re.Match[str]], *, across: bool = False) -> list[tuple[int, int, str]]:
+    """The start, end and kind of every token that ``text`` contains without ``joints``, as positions in ``text``.
+
+    With ``across`` only those tokens that have a joint in them.
+    """
     if not joints:
-        return text
+        return []
     pieces, starts, done, length = list[str](), list[tuple[int, int]](), 0, 0
     for joint in (*joints, None):
         piece = text[done : joint.start() if joint else len(text)]
@@ -104,13 +137,11 @@ def _scrub_joined(text: str) -> str:
         pieces.append(piece)
         length += len(piece)
         done = joint.end() if joint else done
-    spans = _spans("".join(pieces))
-    if not spans:
-        return text
     from bisect import bisect_right
 
     def original(position: int) -> int:
         joined, start = starts[bisect_right(starts, (position, len(text) + 1)) - 1]
         return start + position - joined
 
-    return _replaced(text, [(original(start), original(end - 1) + 1, kind) for start, end, kind in spans])
+    found = ((start, end, original(start), original(end - 1) + 1, kind) for start, end, kind in _spans("".join(pieces)))
+    return [(begin, last, kind) for start, end, begin, last, kind in found if not across or last - begin > end - start]
