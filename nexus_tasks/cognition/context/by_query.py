@@ -111,13 +111,14 @@ class _Filling:
     def __init__(self, fitting: Fitting, facts: Section, messages: Section) -> None:
         self.fitting, self.facts, self.messages = fitting, facts, messages
         self.shown: dict[int, frozenset[str]] = {}  # id → content words of a shown line
+        self.words: dict[int, frozenset[str]] = {}  # id → content words of a line, because each may be tried twice
 
     def add(self, row: ContextRow, allowance: float) -> bool:
         """Add a fact or a message. Returns ``False`` when it does not fit into ``allowance``."""
         return self._fact(row, allowance) if row.level == "explicit" else self._message(row, allowance)
 
     def _fact(self, row: ContextRow, allowance: float) -> bool:
-        words = _words(row)
+        words = self._words(row)
         if self._is_told(words, self.fitting.sources.get(row.id, ())):
             return True
         added = self.facts.add(row, allowance)
@@ -126,7 +127,7 @@ class _Filling:
         return added
 
     def _message(self, row: ContextRow, allowance: float) -> bool:
-        words, facts = _words(row), self.fitting.told_by.get(row.id, ())
+        words, facts = self._words(row), self.fitting.told_by.get(row.id, ())
         if self._is_told(words, facts):
             return True
         heir = self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
@@ -136,12 +137,17 @@ class _Filling:
                 return True
             told = [heir.id, *self.fitting.sources.get(heir.id, ())]
             row = row._replace(later=f" (later: [m{next((i for i in told if i in self.shown), heir.id)}])")
-        elif fact := next((one for one in facts if _covers(_words(self.fitting.rows[one]), words)), None):
+        elif fact := next((one for one in facts if _covers(self._words(self.fitting.rows[one]), words)), None):
             return self._fact(self.fitting.rows[fact], allowance)  # one fact tells the whole message
         added = self.messages.add(row, allowance)
         if added:
             self.shown[row.id] = words
         return added
+
+    def _words(self, row: ContextRow) -> frozenset[str]:
+        if row.id not in self.words:
+            self.words[row.id] = frozenset(content_words(f"{row.subject or ''} {row.content}"))
+        return self.words[row.id]
 
     def _is_told(self, words: frozenset[str], near: Sequence[int]) -> bool:
         """Whether the shown lines among ``near`` tell a text with these words."""
@@ -150,7 +156,3 @@ class _Filling:
 
 def _covers(told: frozenset[str], words: frozenset[str]) -> bool:
     return len(words & told) >= SAME * len(words) > 0
-
-
-def _words(row: ContextRow) -> frozenset[str]:
-    return frozenset(content_words(f"{row.subject or ''} {row.content}"))

@@ -102,7 +102,7 @@ def find_candidates(
     scoring = list(words) if narrow else [word for word in words if not word.finds]
     where = namespace_vectors(scope.values["namespace_id"], model)
     rows = tx.execute(
-        _statement(scope.visible, scope.selected, where, distance(len(vector)), way, pool),
+        _statement(scope.visible, scope.selected, where, len(vector), way, pool),
         {
             **scope.values,
             "finding": [word.key for word in finding],
@@ -125,45 +125,69 @@ _FINDING = "unnest(CAST(:finding AS bigint[]), CAST(:finding_weights AS float8[]
 _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[])) AS asked (key, weight)"
 
 
+# ``OFFSET 0`` makes Postgres look up each memory by an index. Without it the planner read whole tables of up to 30,000
+# memories, which took longer than a search among 100,000.
+#
 # The sums that give the neighbours' ``seq`` are outside the join's condition. Under row-level security, Postgres looks
 # up an index only by conditions whose operators cannot fail, and a sum can overflow.
 @lru_cache(maxsize=1_024)
-def _statement(visible: str, selected: str, vectors_of: str, near: str, way: VectorScan, pool: int) -> TextClause:
+def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, way: VectorScan, pool: int) -> TextClause:
     # ``pool`` is a number in the statement's text and not a parameter. The planner then knows that few rows are needed.
-    narrow = way == "narrow"
+    narrow, indexed = way == "narrow", way == "indexed"
+    near = distance(dimensions, indexed=indexed)
     if narrow:
         arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool)
     else:
-        arms = _best_first(f"{visible} AND {selected}", vectors_of, near, pool, indexed=way == "indexed")
+        arms = _best_first(f"{visible} AND {selected}", vectors_of, near, pool, indexed=indexed)
     return text(
         f"""
         WITH {arms},
         picked AS (SELECT memory_id FROM worded UNION SELECT memory_id FROM near),
         rests AS (
-            SELECT e.memory_id, e.source_id
-            FROM picked JOIN evidence AS e ON e.memory_id = picked.memory_id AND e.role = 'derived_from'
+            SELECT picked.memory_id, e.source_id
+            FROM picked
+            CROSS JOIN LATERAL (
+                SELECT source_id FROM evidence
+                WHERE memory_id = picked.memory_id AND role = 'derived_from' OFFSET 0
+            ) AS e
         ),
         around AS (
             SELECT memory_id FROM picked
             UNION
             SELECT next.id FROM picked
-            JOIN memories AS turn ON turn.id = picked.memory_id AND turn.level = 'raw'
+            CROSS JOIN LATERAL (
+                SELECT namespace_id, session_id, seq FROM memories
+                WHERE id = picked.memory_id AND level = 'raw' OFFSET 0
+            ) AS turn
             CROSS JOIN unnest(ARRAY[turn.seq - 1, turn.seq + 1]) AS beside (seq)
-            JOIN memories AS next ON next.namespace_id = turn.namespace_id AND next.session_id = turn.session_id
-                                 AND next.level = 'raw' AND next.seq = beside.seq
+            CROSS JOIN LATERAL (
+                SELECT id FROM memories
+                WHERE namespace_id = turn.namespace_id AND session_id = turn.session_id AND level = 'raw'
+                      AND seq = beside.seq OFFSET 0
+            ) AS next
             UNION
             SELECT source_id FROM rests
+        ),
+        found AS MATERIALIZED (
+            SELECT around.memory_id, {"0" if narrow else "coalesce(scored.score, 0)"} AS score, told.sources
+            FROM around
+            {"" if narrow else "LEFT JOIN scored ON scored.memory_id = around.memory_id"}
+            LEFT JOIN (SELECT memory_id, array_agg(source_id) AS sources FROM rests GROUP BY memory_id) AS told
+                   ON told.memory_id = around.memory_id
         )
         SELECT m.id, CASE WHEN m.level IN ('raw', 'summary_short', 'summary_long') THEN m.session_id END, m.seq,
                ({selected}) IS TRUE,
-               {"0" if narrow else "coalesce(scored.score, 0)"} + coalesce(more.score, 0),
-               1 - ({near}), m.occurred_at, m.confidence, coalesce(m.last_validated_at, m.created_at),
-               m.author, m.tokens, m.level, m.content_key, m.event_from, m.event_to,
-               (SELECT array_agg(rests.source_id) FROM rests WHERE rests.memory_id = m.id)
-        FROM around
-        JOIN memories AS m ON m.id = around.memory_id AND {visible}
-        {"" if narrow else "LEFT JOIN scored ON scored.memory_id = m.id"}
-        LEFT JOIN embeddings AS e ON e.memory_id = m.id AND {vectors_of}
+               found.score + coalesce(more.score, 0),
+               1 - ({distance(dimensions, indexed=False)}), m.occurred_at, m.confidence,
+               coalesce(m.last_validated_at, m.created_at),
+               m.author, m.tokens, m.level, m.content_key, m.event_from, m.event_to, found.sources
+        FROM found
+        CROSS JOIN LATERAL (
+            SELECT * FROM memories AS m WHERE m.id = found.memory_id AND {visible} OFFSET 0
+        ) AS m
+        LEFT JOIN LATERAL (
+            SELECT vector FROM embeddings AS e WHERE e.memory_id = m.id AND {vectors_of} OFFSET 0
+        ) AS e ON true
         CROSS JOIN LATERAL (
             SELECT {_BM25} AS score
             FROM {_SCORING} JOIN postings AS p ON p.key = asked.key AND p.memory_id = m.id
