@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
@@ -175,7 +175,7 @@ def plan_of_the_nearest() -> str:
     """How Postgres finds the nearest vectors when it may not sort them: the small size alone must not decide."""
     vector = f"[{','.join(['1'] * 384)}]"
     within = namespace_vectors(1, "hashing-384")
-    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {within} ORDER BY {distance(384)} LIMIT 5"
+    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {within} ORDER BY {distance(384, indexed=True)} LIMIT 5"
     with default_deployment().database.transaction() as tx:
         tx.execute(text("SET LOCAL enable_sort = off"))
         return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))
@@ -210,3 +210,35 @@ def test_the_missing_vectors_are_counted_and_stop_nothing(here: Sandbox) -> None
     found = Nexus().search(NAMESPACE, "tea", levels=["raw"])
     assert found.missing_embeddings == total
     assert found[0].content == "tea in the morning"
+
+
+def test_a_search_reads_no_whole_table(here: Sandbox) -> None:
+    """Among 4,000 memories a plan that reads whole tables looks cheap to the planner, and takes twice as long."""
+    say("I read a book about rivers.")
+    work("derive_memory")
+    here.sql(
+        "INSERT INTO memories (namespace_id, session_id, level, seq, author, content, tokens, occurred_at)"
+        " SELECT namespace_id, id, 'raw', n, 'ann', 'I read book ' || n || ' about boats.', 7, now()"
+        " FROM sessions, generate_series(2, 4000) AS n"
+    )
+    here.sql(
+        "INSERT INTO embeddings (namespace_id, memory_id, model, vector)"
+        " SELECT m.namespace_id, m.id, e.model, e.vector FROM memories AS m, (SELECT * FROM embeddings LIMIT 1) AS e"
+        " WHERE m.id NOT IN (SELECT memory_id FROM embeddings)"
+    )
+    here.sql("ANALYZE")
+    plans = list[str]()
+
+    def explain(connection: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:
+        if "found AS" in statement:
+            plan = connection.connection.cursor().execute("EXPLAIN " + statement, values).fetchall()
+            plans.append("\n".join(line for (line,) in plan))
+
+    event.listen(here.deployment.database.engine, "before_cursor_execute", explain)
+    try:
+        assert Nexus().search(NAMESPACE, "which book is about boats?")
+    finally:
+        event.remove(here.deployment.database.engine, "before_cursor_execute", explain)
+    [plan] = plans
+    for table in ("memories", "postings"):  # below 5,000 vectors all of them are compared
+        assert f"Seq Scan on {table}" not in plan, plan
