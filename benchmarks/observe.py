@@ -4,7 +4,8 @@
     python -m benchmarks.observe --contention 120               # reads against jobs, with thresholds at a tenth
     python -m benchmarks.observe --backlog 1500                 # many messages that were stored unread
 
-The contention runs three readers, a producer and both jobs on one session in one process for the given seconds. The
+The contention runs three readers, a producer and a worker on one session for the given seconds; each reads or writes ten
+times a second at most. The
 backlog is read every second beside a worker that also derives facts from it, because its session has ended. Nobody
 reads a second backlog.
 
@@ -114,8 +115,9 @@ def percentile(seconds: list[float], share: float) -> str:
 def contend(here: Sandbox, seconds: float) -> list[list[object]]:
     """The table's row of reads against jobs."""
     Nexus().ingest("acme", "chat", [{"content": "Hello there."}], observe=True, observers=[])
-    contention = Contention(seconds)
-    contention.run()
+    here.worker()
+    contention = Contention(seconds, pause=0.1)
+    contention.run(contention.produce, *[contention.read] * 3)
     took = contention.took
     times = (percentile(took, 0.5), percentile(took, 0.99), percentile(took, 1.0))
     return [[len(took), *times, len(contention.failed), deadlocks(here)]]

@@ -167,6 +167,7 @@ class Note(_Answer):
     time: str | None = Field(None, description="HH:MM of the message it was said in")
     priority: Literal["high", "medium", "low"] = Field(description="high: facts, decisions, requests; low: detail")
     content: str = Field(description="one self-contained line")
+    sources: list[int] = Field(default_factory=list, description="ids of the messages that it rests on")
 
     @field_validator("content")
     @classmethod

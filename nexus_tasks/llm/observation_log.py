@@ -1,27 +1,35 @@
-"""The text format of an observation log: a heading per date, and a line per note."""
+"""The text format of an observation log: a heading per date, and a line per note.
+
+A line is ``- [#3] [#5] [high] 09:00 What was said.`` The numbers in front are the note's sources: the ``seq`` of the
+messages. They are not the ids of the messages, because an import changes the ids.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from nexus_tasks.llm.answers import Day, Note
 
 _DATE = re.compile(r"^## (\d{4}-\d\d-\d\d)$", re.MULTILINE)
-_NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
+_NOTE = re.compile(r"- ((?:\[#\d{1,18}\] )*+)\[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
+_SOURCES = re.compile(r"^- ((?:\[#\d{1,18}\] )++)", re.MULTILINE)
+_SOURCE = re.compile(r"\[#(\d{1,18})\] ")
 
 
 def format_days(days: Iterable[Day]) -> str:
-    """Write each note as a line under its date. Without notes the result is empty."""
-    lines: list[str] = []
+    """Write each note as a line under its date. A date has one heading. Without notes the result is empty."""
+    lines: dict[str, list[str]] = {}
     for day in days:
         if day.notes:
-            lines += [f"## {day.date}", *map(_line, day.notes)]
-    return "\n".join(lines)
+            lines.setdefault(day.date, []).extend(map(line_of, day.notes))
+    return "\n".join(line for date, notes in lines.items() for line in (f"## {date}", *notes))
 
 
-def _line(note: Note) -> str:
-    return f"- [{note.priority}] {f'{note.time} ' if note.time else ''}{note.content}"
+def line_of(note: Note) -> str:
+    """A note as a line of the log."""
+    cited = "".join(f"[#{seq}] " for seq in note.sources)
+    return f"- {cited}[{note.priority}] {f'{note.time} ' if note.time else ''}{note.content}"
 
 
 def parse_days(text: str) -> list[Day]:
@@ -31,9 +39,55 @@ def parse_days(text: str) -> list[Day]:
         if heading := _DATE.fullmatch(line):
             days.append(Day(date=heading[1], notes=[]))
         elif days and (found := _NOTE.fullmatch(line)):
-            note = {"priority": found[1], "time": found[2], "content": found[3]}
+            sources = [int(number) for number in _SOURCE.findall(found[1])]
+            note = {"sources": sources, "priority": found[2], "time": found[3], "content": found[4]}
             days[-1].notes.append(Note.model_validate(note))
     return days
+
+
+def sources(text: str) -> set[int]:
+    """The sources of all notes of a log."""
+    return {int(number) for cited in _SOURCES.findall(text) for number in _SOURCE.findall(cited)}
+
+
+def without_sources(text: str) -> str:
+    """A log without the sources of its notes."""
+    return _SOURCES.sub("- ", text)
+
+
+def cited(text: str, ids: Mapping[int, int]) -> str:
+    """A log as a reader sees it: citations such as ``[m17]`` instead of sources, and one heading for each date.
+
+    Args:
+        ids: the id of the message of each ``seq``. A source without a message is left out.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        known = (ids.get(int(number)) for number in _SOURCE.findall(found[1]))
+        return "- " + "".join(f"[m{one}] " for one in known if one is not None)
+
+    return _SOURCES.sub(shown, _one_heading_a_day(text))
+
+
+def _one_heading_a_day(text: str) -> str:
+    headings = _DATE.findall(text)
+    if len(set(headings)) == len(headings):
+        return text
+    days: dict[str, list[str]] = {}
+    date = ""
+    for line in text.splitlines():
+        if heading := _DATE.fullmatch(line):
+            date = heading[1]
+        else:
+            days.setdefault(date, []).append(line)
+    return "\n".join(_of_days(days))
+
+
+def _of_days(days: Mapping[str, list[str]]) -> Iterator[str]:
+    for date, lines in sorted(days.items()):
+        if date:
+            yield f"## {date}"
+        yield from lines
 
 
 def append(log: str, text: str) -> str:

@@ -23,7 +23,7 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import Message, Standing, standing_rank, to_utc
+from nexus_tasks.types import CitedMemory, Message, Standing, standing_rank, to_utc
 
 SKEW = timedelta(minutes=1)  # a producer's clock may be this much ahead of ours
 _BY_ROLE: Mapping[str, Standing] = {"user": "self", "assistant": "assistant", "tool": "tool", "system": "import"}
@@ -296,6 +296,16 @@ def derivation_batch(
         people=frozenset(str(author) for author in context_row.people),
         other_observers=context_row.other_observers,
     )
+
+
+def cited(tx: Transaction, session_id: int, seqs: Collection[int]) -> dict[int, CitedMemory]:
+    """The messages of a session at these positions: seq → message. Erased messages are left out."""
+    if not seqs:
+        return {}
+    query = select(Memory.seq, Memory.id, Memory.external_id).where(
+        Memory.session_id == session_id, Memory.level == "raw", Memory.seq.in_(seqs)
+    )
+    return {seq or 0: CitedMemory(id=found, external_id=external) for seq, found, external in tx.execute(query)}
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:

@@ -38,13 +38,14 @@ class Contention:
     """
 
     seconds: float
+    pause: float = 0.0  # seconds after each turn
     took: list[float] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
 
-    def run(self) -> None:
-        """Run the threads."""
+    def run(self, *roles: Callable[[int], None]) -> None:
+        """Run a thread for each role: by default a producer, both jobs and three readers."""
         until = time.monotonic() + self.seconds
-        roles = (self.produce, self.observe, self.reflect, self.read, self.read, self.read)
+        roles = roles or (self.produce, self.observe, self.reflect, self.read, self.read, self.read)
         threads = [threading.Thread(target=self._repeat, args=(role, until)) for role in roles]
         for thread in threads:
             thread.start()
@@ -56,6 +57,7 @@ class Contention:
         while time.monotonic() < until:
             turn += 1
             role(turn)
+            time.sleep(self.pause)  # an agent is not always reading
 
     def produce(self, turn: int) -> None:
         said = [{"content": f"My plan number {turn}-{n} is to visit Lisbon {n} times."} for n in range(4)]

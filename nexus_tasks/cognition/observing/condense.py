@@ -9,6 +9,7 @@ from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing import activation
 from nexus_tasks.cognition.observing.message_text import one_line
+from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
@@ -120,9 +121,11 @@ def _shorter_part(
     When no answer is shorter than the part, the result is the part.
     """
     best: tuple[str, Condensed | None] = part, None
+    shown = {seq: seq for seq in observation_log.sources(part)}
     for share in ASKED:
         answer = ask(resources, job, _request(session_key, part, math.floor(share * target)))
-        text = prompts.inert(clean_text(observation_log.format_days(answer.condensed)))
+        days = with_sources(answer.condensed, shown)
+        text = prompts.inert(clean_text(observation_log.format_days(days)))
         if text and estimate_tokens(text) < estimate_tokens(best[0]):
             best = text, answer
         if best[1] and estimate_tokens(best[0]) <= target:

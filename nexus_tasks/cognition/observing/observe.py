@@ -9,6 +9,7 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing import activation, condense, message_text
+from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Observed, ObserveMaterial, PromptLine
@@ -144,7 +145,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
                 outcome = JobOutcome(status="completed", details={"chunks": made})
                 condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
-        noted = _notes_of(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
+        answer = ask(resources, job, _request(resources.settings, session_key, batch))
+        noted = _notes_of(resources, answer, batch.said)
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
@@ -216,12 +218,13 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
         for message in batch.said
         if (text := message_text.text_of(message))
     )
-    before = f"<previous>\n{prompts.inert(batch.previous) or 'none'}\n</previous>\n"
+    earlier = prompts.inert(observation_log.without_sources(batch.previous))
+    before = f"<previous>\n{earlier or 'none'}\n</previous>\n"
     task = f" The current task was: {prompts.inert(batch.current_task)}" if batch.current_task else ""
     return ModelRequest(
         purpose="observe",
         instructions=prompts.instructions("observe"),
-        transcript=before + prompts.transcript(lines, cited=False),
+        transcript=before + prompts.transcript(lines),
         question=f"{prompts.names(session=session_key)}\nWrite the observations of this session.{task}",
         answer=Observed,
         material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines),
@@ -229,9 +232,12 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
     )
 
 
-def _notes_of(resources: Resources, answer: Observed) -> ObservedText:
+def _notes_of(resources: Resources, answer: Observed, said: Sequence[Memory]) -> ObservedText:
+    seqs = {message.id: message.seq or 0 for message in said}
+    ends = list(dict.fromkeys((seqs[said[0].id], seqs[said[-1].id])))
+    days = with_sources(answer.days, seqs, otherwise=ends)
     return ObservedText(
-        observations=prompts.inert(clean_text(observation_log.format_days(answer.days))),
+        observations=prompts.inert(clean_text(observation_log.format_days(days))),
         current_task=message_text.one_line(answer.current_task),
         suggested_response=message_text.one_line(answer.suggested_response),
         made_by=resources.model.model_for("observe"),

@@ -6,15 +6,17 @@ so the log and the messages fit together even when new messages are stored betwe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nexus_tasks.cognition.observing import activation, observe
+from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationLog, SessionRow
 from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import CitedMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class SessionView:
     Attributes:
         observed_through: the seq (the position in the session) of the last message that the log covers.
         tail: the messages that the log does not cover.
+        cited: the messages that the log cites, by their seq.
         ask_observe: whether this read marked the session for ``observe_session``, so that the caller must enqueue the
             job.
         ask_reflect: whether this read marked the session for ``reflect_observations``, so that the caller must enqueue
@@ -44,6 +47,7 @@ class SessionView:
     observed_through: int = 0
     tail: tuple[Memory, ...] = ()
     tail_tokens: int = 0
+    cited: Mapping[int, CitedMemory] = field(default_factory=dict)
     ask_observe: bool = False
     ask_reflect: bool = False
     observe_now: bool = False
@@ -76,6 +80,19 @@ def current_view(
         return SessionView(
             session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=activation.total_tokens(said)
         )
+    view = _updated_view(tx, settings, session, found, observed=observed, update=update)
+    return replace(view, cited=messages.cited(tx, session.id, observation_log.sources(view.log)))
+
+
+def _updated_view(
+    tx: Transaction,
+    settings: Settings,
+    session: SessionRow,
+    found: ObservationLog | None,
+    *,
+    observed: bool,
+    update: bool,
+) -> SessionView:
     read = _read(tx, settings, session, found or _empty_log(session), observed=observed)
     if not update or (found and not read.writes):
         return read.view

@@ -72,9 +72,7 @@ def lay_out(
         tokens=estimate_tokens(text),
         max_tokens=most,
         sections=_sections(shown_view),
-        citations={
-            f"m{one.id}": CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)
-        },
+        citations=_citations(shown_view),
         notes=tuple(notes),
     )
     if form == "openai":
@@ -92,6 +90,22 @@ def _notes(view: SessionView, *, waited: bool) -> list[str]:
     return []
 
 
+def _citations(shown_view: ShownView) -> dict[str, CitedMemory]:
+    said = [CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)]
+    return {f"m{one.id}": one for one in (*_noted(shown_view), *said)}
+
+
+def _noted(shown_view: ShownView) -> list[CitedMemory]:
+    """The messages that the shown part of the log cites, in the order of the conversation."""
+    cited = shown_view.view.cited
+    return [cited[seq] for seq in sorted(observation_log.sources(shown_view.log)) if seq in cited]
+
+
+def _log(shown_view: ShownView) -> str:
+    """The log with the citations of its notes."""
+    return observation_log.cited(shown_view.log, {seq: one.id for seq, one in shown_view.view.cited.items()})
+
+
 def _shown(tail: Sequence[Memory]) -> list[Memory]:
     return [message for message in tail if message_text.text_of(message)]
 
@@ -99,7 +113,7 @@ def _shown(tail: Sequence[Memory]) -> list[Memory]:
 def _head(shown_view: ShownView) -> str:
     view = shown_view.view
     said = [
-        shown_view.log,
+        _log(shown_view),
         f"Current task: {view.current_task}" if view.current_task else "",
         f"Suggested response: {view.suggested_response}" if view.suggested_response else "",
     ]
@@ -125,7 +139,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
     body = {
         "namespace": namespace,
         "session": view.session_key,
-        "observations": shown_view.log,
+        "observations": _log(shown_view),
         "current_task": view.current_task or None,
         "suggested_response": view.suggested_response or None,
         "observed_through": view.observed_through,
@@ -159,7 +173,8 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
     shown = _shown(shown_view.tail)
     sections = []
     if head := _head(shown_view):
-        sections.append(ContextSection(name="observations", tokens=estimate_tokens(head + "\n"), ids=()))
+        ids = tuple(one.id for one in _noted(shown_view))
+        sections.append(ContextSection(name="observations", tokens=estimate_tokens(head + "\n"), ids=ids))
     if shown:
         ids = tuple(message.id for message in shown)
         sections.append(ContextSection(name="recent messages", tokens=estimate_tokens(_recent(shown_view)), ids=ids))
