@@ -3,11 +3,12 @@
     python -m benchmarks.observe [--scale 0.05] [--every 5]     # the tokens, turn by turn
     python -m benchmarks.observe --contention 120               # reads against jobs, with thresholds at a tenth
     python -m benchmarks.observe --backlog 1500                 # many messages that were stored unread
+    python -m benchmarks.observe --evidence                     # what the offline model's notes keep of LoCoMo
 
-The contention runs three readers, a producer and a worker on one session for the given seconds; each reads or writes ten
-times a second at most. The
-backlog is read every second beside a worker that also derives facts from it, because its session has ended. Nobody
-reads a second backlog.
+The contention runs three readers, a producer and a worker on one session for the given seconds. Each reads or writes at
+most ten times a second. The backlog is read every second beside a worker that also derives facts from it, because its
+session has ended. Nobody reads a second backlog. The evidence is the share of the turns that answer LoCoMo's questions
+that the notes on a whole conversation cite, that search has among its first ten messages, or that one of them has.
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
 far, or the log and the messages after it. "Unchanged" is the share of the context that equals the beginning of the last
@@ -19,13 +20,16 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import table
+from benchmarks.retrieval import questions
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition.observing import view_block
 from nexus_tasks.deployment import default_deployment
@@ -35,6 +39,7 @@ from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.services import observation
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import Message
 from tests.databases import make_template
 from tests.integration.inline import work
 from tests.integration.test_observation_contention import Contention, deadlocks
@@ -159,6 +164,43 @@ def read_backlog(here: Sandbox, count: int) -> list[list[object]]:
     return rows
 
 
+def keep_evidence() -> list[list[object]]:
+    """The table's rows: how long the notes are, and how much evidence they and search have."""
+    nexus, shares, cited = Nexus(), dict[str, tuple[int, int]](), dict[str, set[str]]()
+    talks = defaultdict[str, list[Message]](list)
+    for part in read(LOCOMO, "locomo", namespace="n"):
+        talks[part.namespace] += part.messages
+    for name, said in talks.items():
+        nexus.ingest(name, "one", said, observe=True, observers=[])
+        work("observe_session")
+        view = nexus.context(name, session_key="one", observe=True)
+        shown = {one.id for one in view.citations.values()} if not view.sections else set(view.sections[0].ids)
+        told = {one.external_id or "" for one in view.citations.values() if one.id in shown}
+        through = nexus.session(name, "one").observation
+        whole = nexus.session(name, "one", limit=10_000).said
+        lines = [one for one in whole if through and one.seq <= through.observed_through]
+        talk = sum(
+            estimate_tokens(f"[m{one.id}] {one.occurred_at:%Y-%m-%d %H:%M} {one.author}: {one.content}\n")
+            for one in lines
+        )
+        cited[name] = told | {one.external_id or "" for one in whole[len(lines) :]}
+        shares[name] = view.sections[0].tokens, talk
+    found = defaultdict[str, list[tuple[float, float, float]]](list)
+    for asked in questions(LOCOMO):
+        hits = {hit.external_id for hit in nexus.search(asked.namespace, asked.text, levels=["raw"], limit=10)}
+        noted = cited[asked.namespace]
+        ways = (noted, hits, noted | hits)
+        found[asked.namespace].append(tuple(len(asked.evidence & way) / len(asked.evidence) for way in ways))
+    rows: list[list[object]] = []
+    names = sorted(talks)
+    for half, chosen in (("even", names[::2]), ("odd", names[1::2]), ("all", names)):
+        values = [one for name in chosen for one in found[name]]
+        notes, talk = (sum(shares[name][place] for name in chosen) for place in (0, 1))
+        means = [f"{statistics.fmean(column):.3f}" for column in zip(*values, strict=True)]
+        rows.append([half, len(values), f"{notes / talk:.1%}", *means])
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -166,6 +208,7 @@ def main() -> None:
     options.add_argument("--every", type=int, default=5, help="messages per turn")
     options.add_argument("--contention", type=float, metavar="SECONDS", help="reads against jobs")
     options.add_argument("--backlog", type=int, metavar="MESSAGES", help="messages that were stored unread")
+    options.add_argument("--evidence", action="store_true", help="what notes keep of LoCoMo")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as home:
         servers = embedded.ensure(Path(home))
@@ -183,6 +226,10 @@ def main() -> None:
             elif chosen.backlog:
                 with sandbox(servers) as here:
                     print(table(["read", "tokens", "took", "to derive"], read_backlog(here, chosen.backlog)))
+            elif chosen.evidence:
+                whole = {"NEXUS_REFLECTION_OBSERVATION_TOKENS": "1000000", "NEXUS_OBSERVATION_MESSAGE_TOKENS": "6001"}
+                with sandbox(servers, **whole):
+                    print(table(["half", "questions", "notes", "in notes", "in search", "in both"], keep_evidence()))
             else:
                 with sandbox(servers, **thresholds(chosen.scale)):
                     rows = measure(chosen.every)

@@ -14,6 +14,7 @@ from nexus_tasks.types import to_utc
 LONGEST = 300  # the most characters of a note (chosen by hand, not measured)
 SHARE = 0.22  # the most tokens of the notes, as a share of the messages' tokens. With citations it is below 0.25.
 PRIORITIES = ("low", "medium", "high")
+_SPREAD = 40_503  # 2**16 / golden ratio: of equal statements, those that are kept come from all parts of the batch
 # Words that a note does without. Negations and prepositions stay.
 _DROPPED = frozenset(
     words(
@@ -33,6 +34,7 @@ class _Clause:
     line: PromptLine
     text: str
     strength: int
+    place: int  # of the line in the batch
     rank: tuple[int, int, int]
 
 
@@ -72,7 +74,8 @@ def _clauses(lines: Sequence[PromptLine]) -> Iterator[_Clause]:
             key = fold(f"{line.author}: {text}")
             if key not in known:
                 known.add(key)
-                yield _Clause(line=line, text=text, strength=marks, rank=(number, -min(marks, 2), place))
+                rank = (number, -min(marks, 2), place * _SPREAD % 2**16)
+                yield _Clause(line=line, text=text, strength=marks, place=place, rank=rank)
 
 
 def _few_words(sentence: str) -> str:
@@ -85,7 +88,7 @@ def _days(clauses: Sequence[_Clause]) -> list[Day]:
     """The notes of these clauses, by date and author, in the order of the conversation."""
     days: dict[str, list[list[_Clause]]] = {}
     open_notes: dict[tuple[str, str], list[_Clause]] = {}
-    for clause in sorted(clauses, key=lambda one: (one.rank[2], one.rank[0])):
+    for clause in sorted(clauses, key=lambda one: (one.place, one.rank[0])):
         date = f"{to_utc(clause.line.occurred_at):%Y-%m-%d}"
         note = open_notes.get((date, clause.line.author))
         if note is None or sum(len(one.text) + 2 for one in note) + len(clause.text) > LONGEST:

@@ -1,0 +1,68 @@
+"""The format of an observation log, and the offline model's notes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from nexus_tasks.cognition.observing.sources import with_sources
+from nexus_tasks.llm import observation_log
+from nexus_tasks.llm.answers import Day, Note, ObserveMaterial, PromptLine
+from nexus_tasks.llm.offline.observe import observe
+from nexus_tasks.text import estimate_tokens
+
+NOTE = Note(priority="high", time="09:00", content="Ann moved to Porto [#12].", sources=[3, 5])
+DAY = Day(date="2026-03-01", notes=[NOTE])
+
+
+def test_a_log_is_read_as_it_was_written() -> None:
+    text = observation_log.format_days([DAY])
+    assert text == "## 2026-03-01\n- [#3] [#5] [high] 09:00 Ann moved to Porto [#12]."
+    assert observation_log.parse_days(text) == [DAY]
+    assert observation_log.sources(text) == {3, 5}
+    assert observation_log.without_sources(text) == "## 2026-03-01\n- [high] 09:00 Ann moved to Porto [#12]."
+
+
+def test_a_log_of_the_release_before_has_no_sources() -> None:
+    [day] = observation_log.parse_days("## 2026-03-01\n- [low] It rained.")
+    assert day.notes == [Note(priority="low", content="It rained.")]
+
+
+def test_a_reader_sees_citations_of_the_messages_that_there_are() -> None:
+    text = observation_log.format_days([DAY])
+    assert observation_log.cited(text, {5: 17}) == "## 2026-03-01\n- [m17] [high] 09:00 Ann moved to Porto [#12]."
+
+
+def test_a_reader_sees_one_heading_a_day() -> None:
+    days = ("2026-03-01", "2026-03-02", "2026-03-01")
+    log = "\n".join(f"## {date}\n- [low] {number}" for number, date in enumerate(days))
+    assert observation_log.cited(log, {}) == "## 2026-03-01\n- [low] 0\n- [low] 2\n## 2026-03-02\n- [low] 1"
+    assert observation_log.format_days([Day(date=one, notes=[NOTE]) for one in days]).count("## ") == 2
+
+
+def test_sources_that_the_model_was_not_shown_are_left_out() -> None:
+    [day] = with_sources([DAY], {3: 1, 4: 2}, otherwise=[1, 9])
+    assert day.notes[0].sources == [1]
+    [day] = with_sources([DAY], {4: 2}, otherwise=[1, 9])
+    assert day.notes[0].sources == [1, 9]
+
+
+def test_notes_of_the_offline_model_are_a_quarter_of_what_they_replace() -> None:
+    """Also with the longer citations that a reader sees."""
+    lines = [line(number) for number in range(200)]
+    [first, *_] = days = observe(ObserveMaterial(session_key="s", previous="", lines=tuple(lines))).days
+    said = sum(estimate_tokens(f"[m{one.id}] 2026-03-01 09:00 {one.author}: {one.content}\n") for one in lines)
+    shown = observation_log.cited(observation_log.format_days(days), {one.id: one.id for one in lines})
+    assert 0.15 * said < estimate_tokens(shown) <= 0.25 * said
+    assert [day.date for day in days] == ["2026-03-01", "2026-03-02"]
+    assert {source for day in days for note in day.notes for source in note.sources} <= {one.id for one in lines}
+    assert first.notes[0].content.startswith("ann: ")
+    assert "not" in first.notes[0].content  # a negation is no filler
+
+
+def line(number: int) -> PromptLine:
+    """A message of about 30 tokens."""
+    when = datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=2 * number)
+    told = f"I think that I will not really go to the market in Lisbon with number {number} of my friends this week."
+    return PromptLine(
+        id=100_000 + number, author=("ann", "bob")[number % 2], role="user", content=told, occurred_at=when
+    )
