@@ -612,8 +612,9 @@ class Nexus:
                 not fit is left out.
             format: ``text``, ``json``, or ``anthropic`` or ``openai`` (``messages`` to put before the conversation, in
                 the form of Anthropic's Messages API or of OpenAI's Chat Completions API).
-            observe: show one whole session. ``session_key`` is then required. ``query``, ``observer``, ``subject`` and
-                ``min_standing`` must be absent.
+            observe: show one whole session. ``session_key`` is then required. With ``query``, the memories that fit it
+                stand between the log and the messages: at most 2,000 tokens, and at most a quarter of ``max_tokens``.
+                ``observer``, ``subject`` and ``min_standing`` need a ``query``.
             count: how tokens are counted. ``estimate`` divides the characters by 4. ``anthropic`` asks Claude over the
                 network, and estimates when Claude does not answer. ``ContextBlock.counted_by`` names the method used.
 

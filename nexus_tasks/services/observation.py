@@ -27,7 +27,13 @@ class _WaitedInVain(dict[tuple[str, str], float]):
 
 
 def read(
-    deployment: Deployment, namespace: str, session_key: str, *, max_tokens: int | None, form: str
+    deployment: Deployment,
+    namespace: str,
+    session_key: str,
+    *,
+    max_tokens: int | None,
+    form: str,
+    find: view_block.FindMemories | None = None,
 ) -> ContextBlock:
     """The block of an observed session: first its log, then the messages after the log, word for word.
 
@@ -35,12 +41,17 @@ def read(
     them. When the log has ``reflection_block_after_tokens`` tokens or more, the call waits for the job that shortens
     the log. The call waits for at most 20 s. If a job has not ended by then, the call returns the longer block, and the
     block's ``notes`` say so.
+
+    Args:
+        find: finds the memories that fit the reader's query.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now
     if waited:
         view = _wait(deployment, namespace, view)
-    return view_block.lay_out(view, namespace, deployment.settings, max_tokens=max_tokens, form=form, waited=waited)
+    return view_block.lay_out(
+        view, namespace, deployment.settings, max_tokens=max_tokens, form=form, waited=waited, find=find
+    )
 
 
 def _current_view(deployment: Deployment, namespace: str, session_key: str) -> session_view.SessionView:

@@ -100,13 +100,32 @@ def context(
         raise InvalidInput(f"format must be text, anthropic, openai or json, not {form!r}.")
     buffer_flush.store_pending(deployment)
     if observe:
-        if session_key is None or query or observer or subject or min_standing or count != "estimate":
-            raise InvalidInput(
-                "With observe, give session_key. Give no query, observer, subject, min_standing or count."
-            )
+        if session_key is None or count != "estimate":
+            raise InvalidInput("With observe, give session_key. Give no count.")
+        if not query and (observer or subject or min_standing):
+            raise InvalidInput("With observe, give observer, subject or min_standing only together with a query.")
         session_key = check_name("session_key", session_key)
         check_namespace(namespace)
-        return observation.read(deployment, namespace, session_key, max_tokens=max_tokens, form=form)
+
+        def find(most: int, without: frozenset[int]) -> ContextBlock:
+            with deployment.database.reading() as tx:
+                asked = ContextRequest(
+                    namespace=namespace,
+                    namespace_id=namespaces.get(tx, namespace).id,
+                    session_key=None,
+                    query=query,
+                    observer=observer,
+                    subject=subject,
+                    min_standing=_rank(min_standing),
+                    heard_only=heard_only,
+                    max_tokens=most,
+                    without=without,
+                )
+                return assemble(tx, deployment.embedder, asked)
+
+        return observation.read(
+            deployment, namespace, session_key, max_tokens=max_tokens, form=form, find=find if query else None
+        )
     with deployment.database.reading() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         ask = ContextRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,9 +271,72 @@ def erase(seq: int) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("small")
-def test_observe_reads_one_session_and_nothing_else() -> None:
+@pytest.mark.parametrize("form", ["text", "anthropic", "openai", "json"])
+def test_every_note_cites_its_messages(form: Any) -> None:
+    said = [{"content": turn(n), "author": "ann", "id": f"mail-{n}"} for n in range(30)]
+    Nexus().ingest(NAMESPACE, "chat", said, observe=True)
+    work("observe_session")
+    block = read(format=form)
+    known = {one.id: one.external_id for one in Nexus().session(NAMESPACE, "chat").said}
+    noted, recent = (section.ids for section in block.sections)
+    assert noted
+    assert set(noted) < set(list(known)[: standing().observed_through])
+    assert not set(noted) & set(recent)
+    assert {one.id: one.external_id for one in block.citations.values()} == {i: known[i] for i in (*noted, *recent)}
+    log = block.text.split("log>")[1] if form != "json" else json.loads(block.text)["observations"]
+    notes = [line for line in log.splitlines() if line.startswith("- ")]
+    assert all(line.startswith("- [m") for line in notes)
+    assert "[#" not in block.text
+    part = read(format=form, max_tokens=block.tokens - 40)
+    assert set(part.sections[0].ids) <= set(noted)
+    assert set(part.citations) < set(block.citations)
+
+
+@pytest.mark.usefixtures("small")
+def test_citations_of_notes_outlive_a_move(tmp_path: Path) -> None:
+    """An import gives other ids to the messages; the notes cite the same messages."""
+    say(*map(turn, range(30)), observe=True)
+    work("observe_session")
+    before = read()
+    file = tmp_path / "all.jsonl"
+    Nexus().export(NAMESPACE, file)
+    Nexus().import_("moved", file)
+    after = Nexus().context("moved", session_key="chat", observe=True)
+    said = {one.id: one.content for name in (NAMESPACE, "moved") for one in Nexus().session(name, "chat").said}
+    noted = [[said[i] for i in block.sections[0].ids] for block in (before, after)]
+    assert noted[0] == noted[1]
+    assert before.sections[0].ids != after.sections[0].ids
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("form", ["text", "anthropic", "json"])
+def test_one_bound_holds_for_the_log_what_fits_a_query_and_the_messages(form: Any) -> None:
+    say(*map(turn, range(40)), observe=True)
+    Nexus().ingest(NAMESPACE, "other", [{"content": "My sister Rosa keeps seven goats in Porto.", "author": "ann"}])
+    work()
+    block = read(query="Where are the goats of Rosa?", format=form)
+    assert "goats" in block.text
+    assert [section.name for section in block.sections][0] == "observations"
+    assert [section.name for section in block.sections][-1] == "recent messages"
+    assert len(block.sections) > 2
+    shown = [i for section in block.sections for i in section.ids]
+    assert {one.id for one in block.citations.values()} == set(shown)
+    for most in (40, 150, 300, block.tokens):
+        part = read(query="Where are the goats of Rosa?", format=form, max_tokens=most)
+        assert part.tokens <= most
+        assert ("goats" in part.text) == (most >= 150)
+    if form == "anthropic":
+        [message] = block.messages
+        assert message["content"][0]["text"].endswith("</observation-log>")  # the cached part
+        assert "goats" in message["content"][1]["text"]
+    again = read(query="plan number 39", format=form)  # a message of the tail: shown once
+    assert again.text.count("My plan number 39 is") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_observe_reads_one_session_and_what_fits_a_query() -> None:
     say("Hello there.")
-    for wrong in ({"query": "tea"}, {"session_key": None}, {"observer": "ann"}):
+    for wrong in ({"session_key": None}, {"observer": "ann"}, {"query": "tea", "count": "anthropic"}):
         with pytest.raises(InvalidInput, match="observe"):
             Nexus().context(NAMESPACE, **({"session_key": "chat", "observe": True} | wrong))
     assert Nexus().context(NAMESPACE, session_key="not yet", observe=True).text == ""

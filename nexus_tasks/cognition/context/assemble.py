@@ -36,7 +36,7 @@ class ContextRequest:
 
     ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects. With
     ``heard_only``, messages that the observer did not hear are left out, and so are digests. The block begins with the
-    profile of ``profile_of``.
+    profile of ``profile_of``. The messages ``without`` are left out, because the reader sees them elsewhere.
     """
 
     namespace: str
@@ -49,6 +49,7 @@ class ContextRequest:
     min_standing: int | None = None
     heard_only: bool = False
     profile_of: str | None = None
+    without: frozenset[int] = frozenset()
 
 
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
@@ -107,7 +108,8 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         fitting = by_query.find(tx, embedder, wanted, ask.query, limit=_limit(whole), least=MIN_CONFIDENCE)
         contradictions.fill(fitting.contradictions[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
         reflections.fill(fitting.reflections, SHARE_REFLECTIONS * whole)
-        by_query.fill(fitting, facts, messages)
+        lines = [line for line in fitting.lines if line.id not in ask.without]
+        by_query.fill(replace(fitting, lines=lines), facts, messages)
         messages.sort(_in_order_of_time)
         later: Sequence[ContextRow] = ()
     else:

@@ -1,5 +1,7 @@
 """Render an observed session as a block for a prompt: the log, then the messages after the log, word for word.
 
+With a query, the memories that fit it stand between the two.
+
 Within one generation, the log does not change, and new messages come after the log. So the provider can cache the
 prompt up to the end of the log.
 """
@@ -7,7 +9,7 @@ prompt up to the end of the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from nexus_tasks.types import CitedMemory, ContextBlock, ContextSection, to_utc
 OPENING, CLOSING = "<observation-log>", "</observation-log>"
 RECENT = "## Recent messages"
 BESIDES = 600  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 100 for headings and tags
+MOST_MEMORIES = 2_000  # tokens of the memories that fit a query
 _STEPS = 12  # the most attempts to make a block small enough (chosen by hand, not measured)
 
 
@@ -34,6 +37,7 @@ class ShownView:
     tail: tuple[Memory, ...]
     left_out: int  # the number of messages that are not shown
     log_left_out: bool = False
+    memories: ContextBlock | None = None  # what fits the reader's query
 
 
 def default_bound(settings: Settings) -> int:
@@ -41,8 +45,19 @@ def default_bound(settings: Settings) -> int:
     return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
 
 
+# Returns the memories that fit a query. Arguments: the bound in tokens, and the ids of messages to leave out.
+FindMemories = Callable[[int, frozenset[int]], ContextBlock]
+
+
 def lay_out(
-    view: SessionView, namespace: str, settings: Settings, *, max_tokens: int | None, form: str, waited: bool
+    view: SessionView,
+    namespace: str,
+    settings: Settings,
+    *,
+    max_tokens: int | None,
+    form: str,
+    waited: bool,
+    find: FindMemories | None = None,
 ) -> ContextBlock:
     """Render the view as a block.
 
@@ -51,16 +66,19 @@ def lay_out(
             ``notes`` say so.
         form: ``text``, ``anthropic``, ``openai`` or ``json``.
         waited: whether the reader waited for an observation. If observation is still behind, ``notes`` say so.
+        find: finds the memories that fit the reader's query. They have at most 2,000 tokens, and at most a quarter of
+            ``max_tokens``. Messages that the block shows anyway are not among them.
     """
     most = max_tokens if max_tokens is not None else max(default_bound(settings), 1)
     notes = _notes(view, waited=waited)
+    memories = _memories(view, namespace, max_tokens, form, find) if find else None
     if max_tokens is None:
-        shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
+        shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=0, memories=memories)
         text = _text(shown_view, form, namespace)
         if estimate_tokens(text) > most:
             notes.append(f"This block is longer than {most:,} tokens, the bound for an observed session.")
     else:
-        shown_view, text = _fitting(view, max_tokens, form, namespace)
+        shown_view, text = _fitting(view, max_tokens, form, namespace, memories)
         if shown_view.left_out or shown_view.log_left_out:
             older = "the log's older notes" if shown_view.log_left_out else ""
             messages = f"{shown_view.left_out:,} older messages" if shown_view.left_out else ""
@@ -80,6 +98,18 @@ def lay_out(
     return replace(block, messages=_messages(shown_view)) if form == "anthropic" else block
 
 
+def _memories(
+    view: SessionView, namespace: str, max_tokens: int | None, form: str, find: FindMemories
+) -> ContextBlock | None:
+    if max_tokens is None:
+        share, tail = MOST_MEMORIES, view.tail
+    else:
+        share = min(MOST_MEMORIES, max_tokens // 4)
+        tail = _fitting(view, max_tokens - share, form, namespace)[0].tail
+    found = find(max(share, 1), frozenset(message.id for message in tail))
+    return found if found.text else None
+
+
 def _notes(view: SessionView, *, waited: bool) -> list[str]:
     if not view.observed:
         return ["Observation is off for this session: turn it on with `nexus namespaces set NS --observe`."]
@@ -92,7 +122,8 @@ def _notes(view: SessionView, *, waited: bool) -> list[str]:
 
 def _citations(shown_view: ShownView) -> dict[str, CitedMemory]:
     said = [CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)]
-    return {f"m{one.id}": one for one in (*_noted(shown_view), *said)}
+    found = shown_view.memories.citations if shown_view.memories else {}
+    return {**{f"m{one.id}": one for one in (*_noted(shown_view), *said)}, **found}
 
 
 def _noted(shown_view: ShownView) -> list[CitedMemory]:
@@ -123,7 +154,8 @@ def _head(shown_view: ShownView) -> str:
 
 def _recent(shown_view: ShownView) -> str:
     lines = [message_text.cited_line(message) for message in _shown(shown_view.tail)]
-    return "\n".join((RECENT, *lines)) if lines else ""
+    found = shown_view.memories.text if shown_view.memories else ""
+    return "\n".join(part for part in (found, *((RECENT, *lines) if lines else ())) if part)
 
 
 def _plain(shown_view: ShownView) -> str:
@@ -143,6 +175,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
         "current_task": view.current_task or None,
         "suggested_response": view.suggested_response or None,
         "observed_through": view.observed_through,
+        "memories": shown_view.memories.text if shown_view.memories else None,
         "messages": [
             {
                 "id": message.id,
@@ -175,22 +208,28 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
     if head := _head(shown_view):
         ids = tuple(one.id for one in _noted(shown_view))
         sections.append(ContextSection(name="observations", tokens=estimate_tokens(head + "\n"), ids=ids))
+    if shown_view.memories:
+        sections += shown_view.memories.sections
     if shown:
         ids = tuple(message.id for message in shown)
-        sections.append(ContextSection(name="recent messages", tokens=estimate_tokens(_recent(shown_view)), ids=ids))
+        text = _recent(replace(shown_view, memories=None))
+        sections.append(ContextSection(name="recent messages", tokens=estimate_tokens(text), ids=ids))
     return tuple(sections)
 
 
 # --- under a bound ----------------------------------------------------------------------------------------------------
-def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
+def _fitting(
+    view: SessionView, most: int, form: str, namespace: str, memories: ContextBlock | None = None
+) -> tuple[ShownView, str]:
     """A part of a view that fits, and its rendered text of at most ``most`` tokens.
 
     The function tries smaller and smaller parts. A part needs more tokens as JSON than as text, so a smaller part fits
     as JSON.
     """
     room = float(most)
+    besides = memories.tokens + 1 if memories else 0
     for _ in range(_STEPS):
-        shown_view = _shown_within(view, int(room))
+        shown_view = replace(_shown_within(view, max(int(room) - besides, 0)), memories=memories)
         text = _text(shown_view, form, namespace)
         used = estimate_tokens(text)
         if used <= most:
