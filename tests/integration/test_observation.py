@@ -89,7 +89,7 @@ def test_a_conversation_is_observed_in_the_background_and_taken_over_by_a_read(s
     assert after.tail_tokens <= 80
     assert after.observed_through > 0
     assert "<observation-log>\n## " in block.text
-    assert "ann: My plan number 0 is" in block.text
+    assert "ann: plan number 0 visit" in block.text
     recent = ids()[after.observed_through :]
     assert [section.ids for section in block.sections] == [(), tuple(recent)]
     assert block.notes == ()
@@ -123,7 +123,7 @@ def test_a_long_log_is_condensed_and_what_came_since_is_kept(small: Sandbox) -> 
     assert small.sql("SELECT count(*) > 0 FROM model_calls WHERE purpose = 'condense'") == [(True,)]
     assert small.sql("SELECT rewritten > 0 FROM observation_logs") == [(True,)]
     assert found.log_tokens < 300
-    assert f"number {found.observed_through - 1} is" in block.text  # the latest observation
+    assert max(block.sections[0].ids) > ids()[found.observed_through - 6]  # the latest observation
     assert block.tokens <= 400 + 300 + 100
 
 
@@ -175,7 +175,7 @@ def test_a_reader_beyond_the_bound_waits_for_the_worker(
     here.worker()
     block = read()
     assert block.notes == ()
-    assert "number 0 is" in block.text
+    assert "number 0 visit" in block.text
     assert standing().generation >= 1
     assert standing().tail_tokens < 400
 
@@ -254,12 +254,12 @@ def test_what_covers_an_erased_message_goes_and_the_rest_is_observed_anew() -> N
     assert chunks >= 2
     assert erase(standing().buffered_through) == {"observation_chunks": 1}
     assert erase(1) == {"observation_chunks": chunks - 1, "observation_logs": 1}
-    assert "number 0 is" not in read().text
+    assert "number 0 " not in read().text
     work("observe_session")
     read()
     found = standing()
     assert found.observed_through > 30
-    assert "number 1 is" in read().text
+    assert "number 1 " in read().text
 
 
 def erase(seq: int) -> dict[str, int]:
@@ -316,8 +316,8 @@ def test_one_bound_holds_for_the_log_what_fits_a_query_and_the_messages(form: An
     work()
     block = read(query="Where are the goats of Rosa?", format=form)
     assert "goats" in block.text
-    assert [section.name for section in block.sections][0] == "observations"
-    assert [section.name for section in block.sections][-1] == "recent messages"
+    names = [section.name for section in block.sections]
+    assert (names[0], names[-1]) == ("observations", "recent messages")
     assert len(block.sections) > 2
     shown = [i for section in block.sections for i in section.ids]
     assert {one.id for one in block.citations.values()} == set(shown)

@@ -301,8 +301,8 @@ class Observing(RuleBasedStateMachine):
             self.act_on_what_was_seen()
 
     def log_grows_after_it_was_condensed(self) -> None:
-        for _ in range(5):
-            self.say(6, 4)
+        for _ in range(12):
+            self.say(3, 4)
             self.observe()
             self.look()
             self.run_reflection(stubborn=False)
