@@ -36,7 +36,8 @@ class ContextRequest:
 
     ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects. With
     ``heard_only``, messages that the observer did not hear are left out, and so are digests. The block begins with the
-    profile of ``profile_of``. The messages ``without`` are left out, because the reader sees them elsewhere.
+    profile of ``profile_of``. The messages ``without`` and facts from them are left out, because the reader sees them
+    elsewhere.
     """
 
     namespace: str
@@ -108,7 +109,7 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         fitting = by_query.find(tx, embedder, wanted, ask.query, limit=_limit(whole), least=MIN_CONFIDENCE)
         contradictions.fill(fitting.contradictions[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
         reflections.fill(fitting.reflections, SHARE_REFLECTIONS * whole)
-        lines = [line for line in fitting.lines if line.id not in ask.without]
+        lines = [line for line in fitting.lines if not {line.id, *fitting.sources.get(line.id, ())} & ask.without]
         by_query.fill(replace(fitting, lines=lines), facts, messages)
         messages.sort(_in_order_of_time)
         later: Sequence[ContextRow] = ()
