@@ -26,6 +26,7 @@ from nexus_tasks.services import (
     markdown,
     memories,
     namespaces,
+    observation_log,
     recall,
     sessions,
     status,
@@ -56,6 +57,7 @@ from nexus_tasks.types import (
     NamespaceDetails,
     NamespaceInfo,
     NewToken,
+    ObservationText,
     PausedNamespace,
     QuarantinedMessage,
     Recalls,
@@ -838,6 +840,49 @@ class Nexus:
                 page = nexus.session("acme", "chat-42", after=page.next_after)
         """
         return sessions.show_session(self.deployment, namespace, session_key, after=after, limit=limit)
+
+    def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:
+        """Show the observation log of a session, and what its condensations have replaced.
+
+        Args:
+            namespace: the namespace.
+            session_key: the session.
+            generation: show the text that this generation of the log has replaced (see ``earlier`` of the result).
+                Default: the present log.
+
+        Raises:
+            NotFound: there is no such namespace or session, the session was never observed, or the text of that
+                generation is not kept.
+        """
+        return observation_log.show(self.deployment, namespace, session_key, generation=generation)
+
+    def undo_condensation(self, namespace: str, session_key: str) -> ObservationText:
+        """Undo the last condensation of a session's observation log. The notes that came since then stay.
+
+        A condensation can be undone for seven days. When a message that the log covers is erased, it can no longer be
+        undone. The log is condensed again when it has grown by a quarter.
+
+        Returns:
+            The log as it is now.
+
+        Raises:
+            NotFound: there is no such namespace or session, the session was never observed, or no condensation can be
+                undone.
+        """
+        return observation_log.undo(self.deployment, namespace, session_key)
+
+    def clear_task(self, namespace: str, session_key: str) -> bool:
+        """Clear the current task and the suggested response of a session's observation log.
+
+        Later notes may name a task again.
+
+        Returns:
+            Whether there was a task or a suggested response.
+
+        Raises:
+            NotFound: there is no such namespace or session, or the session was never observed.
+        """
+        return observation_log.clear_task(self.deployment, namespace, session_key)
 
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Show the sessions that a dream would digest now, and the changes that its reflections would make.

@@ -14,7 +14,7 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json, Namespace, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, out
-from nexus_tasks.types import SessionDetails, SessionInfo
+from nexus_tasks.types import ObservationText, SessionDetails, SessionInfo
 
 app = typer.Typer(help="List, show and end sessions (conversations).", no_args_is_help=True)
 
@@ -59,6 +59,44 @@ def end(session: Key, namespace: Namespace, json: Json = False) -> None:
         print(f"Session {session} has ended; nothing is new since its last digest.")
 
 
+@app.command()
+def log(
+    session: Key,
+    namespace: Namespace,
+    generation: Annotated[
+        int | None,
+        typer.Option("--generation", metavar="N", min=0, help="Show the text that generation N of the log replaced."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a session's observation log, and what its condensations have replaced in the last seven days."""
+    found = connect().observation_log(namespace, session, generation=generation)
+    if json:
+        emit({"namespace": namespace} | found.to_dict())
+    else:
+        _print_log(found)
+
+
+@app.command("undo-log")
+def undo_log(session: Key, namespace: Namespace, json: Json = False) -> None:
+    """Undo the last condensation of a session's observation log. Later notes stay."""
+    found = connect().undo_condensation(namespace, session)
+    if json:
+        emit({"namespace": namespace} | found.to_dict())
+    else:
+        _print_log(found)
+
+
+@app.command("clear-task")
+def clear_task(session: Key, namespace: Namespace, json: Json = False) -> None:
+    """Clear the current task and the suggested response of a session's observation log."""
+    cleared = connect().clear_task(namespace, session)
+    if json:
+        emit({"namespace": namespace, "session_key": session, "cleared": cleared})
+    else:
+        print("Cleared." if cleared else "There was no task and no suggested response.")
+
+
 # --- output for people -----------------------------------------------------------------------------------------------
 def _print_sessions(sessions: Sequence[SessionInfo]) -> None:
     rows = [
@@ -74,6 +112,21 @@ def _print_sessions(sessions: Sequence[SessionInfo]) -> None:
     ]
     titles = ("session", "messages", "underived", "digested to", "state", "since")
     table(titles, rows, elastic="session", empty="There are no sessions yet.")
+
+
+def _print_log(found: ObservationText) -> None:
+    console = out()
+    print(found.text or "The log is empty.")
+    for name, said, when in (
+        ("Current task", found.current_task, found.current_task_at),
+        ("Suggested response", found.suggested_response, found.suggested_response_at),
+    ):
+        if said:
+            age = f" (as of {when:%Y-%m-%d %H:%M})" if when else ""
+            print(f"{name}{age}: {said}")
+    for one in found.earlier:
+        line = f"generation {one.generation} replaced {one.tokens:,} tokens {words.ago(one.replaced_at)}"
+        console.print(Text(line, style="dim"))
 
 
 def _print_session(session: SessionDetails) -> None:

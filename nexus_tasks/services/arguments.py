@@ -191,6 +191,7 @@ CHECKS: Mapping[str, Check] = {
     "limit": _whole(0, limits.PAGE_ROWS),
     "offset": _whole(0, limits.PAGE_OFFSET),
     "after": _whole(0, LARGEST_BIGINT),
+    "generation": _whole(0, LARGEST_BIGINT),
     "memory_id": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
     "concurrency": _whole(-MOST_RUNS, MOST_RUNS),
     "max_tokens": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),

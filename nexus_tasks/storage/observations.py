@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import Select, delete, func, insert, select, text, update
@@ -25,6 +26,7 @@ from nexus_tasks.storage.models import (
     Memory,
     Namespace,
     ObservationChunk,
+    ObservationGeneration,
     ObservationLog,
     ObservationReflection,
     SessionRow,
@@ -48,6 +50,7 @@ class ObservedText:
     current_task: str
     suggested_response: str
     made_by: str
+    said_at: datetime | None = None  # the time of the newest message that the text covers
 
 
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
@@ -148,6 +151,7 @@ def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_se
             current_task=noted.current_task,
             suggested_response=noted.suggested_response,
             made_by=noted.made_by,
+            said_at=noted.said_at,
         )
     )
     return True
@@ -168,6 +172,7 @@ def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int,
         "current_task": noted.current_task,
         "suggested_response": noted.suggested_response,
         "made_by": noted.made_by,
+        "said_at": noted.said_at,
     }
     statement = upsert(ObservationReflection).values(
         namespace_id=found.namespace_id, session_id=found.session_id, **made
@@ -210,6 +215,52 @@ def drop_reflection(tx: Transaction, session_id: int) -> None:
     tx.execute(delete(ObservationReflection).where(ObservationReflection.session_id == session_id))
 
 
+# --- earlier logs -----------------------------------------------------------------------------------------------------
+def keep_earlier(tx: Transaction, found: ObservationLog, generation: int, text: str, condensed_length: int) -> None:
+    """Keep the text that the log's ``generation`` has replaced. The caller has locked the session and the log."""
+    tx.execute(
+        insert(ObservationGeneration).values(
+            namespace_id=found.namespace_id,
+            session_id=found.session_id,
+            generation=generation,
+            observations=text,
+            observed_through_seq=found.observed_through_seq,
+            condensed_length=condensed_length,
+        )
+    )
+
+
+def earlier(tx: Transaction, session_id: int) -> Sequence[ObservationGeneration]:
+    """The texts that condensations have replaced, the newest first."""
+    query = select(ObservationGeneration).where(ObservationGeneration.session_id == session_id)
+    return tx.scalars(query.order_by(ObservationGeneration.generation.desc())).all()
+
+
+def drop_earlier(tx: Transaction, session_id: int, generation: int | None = None) -> int:
+    """Delete the text that ``generation`` has replaced, or without a generation all. Returns the number of texts."""
+    which = ObservationGeneration.session_id == session_id
+    if generation is not None:
+        which &= ObservationGeneration.generation == generation
+    return len(tx.execute(delete(ObservationGeneration).where(which).returning(ObservationGeneration.id)).all())
+
+
+# --- the task ---------------------------------------------------------------------------------------------------------
+def clear_task(tx: Transaction, found: ObservationLog) -> bool:
+    """Clear the current task and the suggested response of a locked log, its chunks and its shorter text.
+
+    Returns whether there was one of them.
+    """
+    cleared = {"current_task": "", "suggested_response": ""}
+    had = bool(found.current_task or found.suggested_response)
+    for model in (ObservationChunk, ObservationReflection):
+        named = (model.current_task != "") | (model.suggested_response != "")
+        changed = update(model).where(model.session_id == found.session_id, named).values(**cleared)
+        had = bool(tx.execute(changed.returning(model.id)).all()) or had
+    # A new generation: a condensation that is under way then keeps the task of the log.
+    times = {"current_task_at": None, "suggested_response_at": None}
+    return activate(tx, found, generation=found.generation + 1, **cleared, **times) and had
+
+
 # --- erasure ----------------------------------------------------------------------------------------------------------
 def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, int]:
     """Delete all notes of a session that may contain words of the message ``seq``.
@@ -235,7 +286,10 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
     if covered:
         drop_reflection(tx, session.id)
         removed["observation_logs"] = 1
+        if gone_earlier := drop_earlier(tx, session.id):
+            removed["observation_generations"] = gone_earlier
         values |= {"observations": "", "current_task": "", "suggested_response": "", "observed_through_seq": 0}
+        values |= {"current_task_at": None, "suggested_response_at": None}
         values |= {"generation": found.generation + 1, "rewritten": found.generation + 1, "reflect_from_tokens": 0}
     tx.execute(update(ObservationLog).where(ObservationLog.id == found.id).values(**values))
     return removed

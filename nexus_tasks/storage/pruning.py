@@ -1,4 +1,4 @@
-"""Pruning: deleting old job runs, resolved dead letters, saved answers and open questions.
+"""Pruning: deleting old job runs, resolved dead letters, saved answers, open questions and earlier observation logs.
 
 A saved answer and an open question let the next run of a job reuse a model call of a run that died.
 """
@@ -10,11 +10,15 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import delete, text
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAnswer
+from nexus_tasks.storage.models import DeadLetter, JobRun, ObservationGeneration, OpenQuestion, SavedAnswer
+
+LOG_DAYS = 7  # for which a condensation of an observation log can be undone
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete job runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
+
+    Texts that condensations of observation logs have replaced are deleted after seven days.
 
     Open dead letters stay. A saved answer or an open question that is older than ``days`` days is of no use, because
     its job would now make another request.
@@ -26,6 +30,8 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
+    since = datetime.now(UTC) - timedelta(days=LOG_DAYS)
+    tx.execute(delete(ObservationGeneration).where(ObservationGeneration.created_at < since))
     answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)
     return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(answers).all())}
 

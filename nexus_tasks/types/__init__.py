@@ -58,7 +58,15 @@ from nexus_tasks.types.names import (
 )
 from nexus_tasks.types.namespaces import NamespaceDetails, NamespaceInfo
 from nexus_tasks.types.reflections import DreamPlan, PlannedInsight, PlannedRelation, ReflectionPlan, UndoReceipt
-from nexus_tasks.types.sessions import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo
+from nexus_tasks.types.sessions import (
+    DigestText,
+    EarlierLog,
+    ObservationStats,
+    ObservationText,
+    SaidMessage,
+    SessionDetails,
+    SessionInfo,
+)
 from nexus_tasks.types.status import (
     HeldReflection,
     HeldThreads,
@@ -93,6 +101,7 @@ __all__ = [
     "DreamPlan",
     "DroppedJob",
     "DroppedJobs",
+    "EarlierLog",
     "FinishedJobs",
     "ForgetReceipt",
     "HeldReflection",
@@ -114,6 +123,7 @@ __all__ = [
     "NamespaceStatus",
     "NewToken",
     "ObservationStats",
+    "ObservationText",
     "PausedKind",
     "PausedNamespace",
     "PlannedInsight",

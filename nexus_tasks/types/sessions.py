@@ -65,6 +65,30 @@ class ObservationStats(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierLog(Document):
+    """The text of an observation log before it was condensed."""
+
+    generation: int  # the generation of the log that replaced this text
+    replaced_at: datetime
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationText(Document):
+    """The observation log of a session, or an earlier text of the log. Each note cites its messages."""
+
+    session_key: str
+    generation: int
+    text: str
+    observed_through: int  # number of the last message that the text covers
+    current_task: str  # of the present log, also with an earlier text; empty when it is not known
+    current_task_at: datetime | None  # the time of the messages from which the task is known
+    suggested_response: str
+    suggested_response_at: datetime | None
+    earlier: tuple[EarlierLog, ...]  # what condensations of the last seven days have replaced, the newest first
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionDetails(SessionInfo):
     """A session with its digests and a page of its messages."""
 

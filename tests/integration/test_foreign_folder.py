@@ -30,7 +30,7 @@ IN = ("--namespace", "acme")
 # Every command with arguments that make it work; in this order, because some read what others have stored.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("namespaces", "create", "acme"),
-    ("ingest", "chat.jsonl", *IN),
+    ("ingest", "chat.jsonl", *IN, "--observe"),
     ("remember", "Ann likes tea.", *IN),
     ("search", "deploy", *IN),
     ("context", *IN, "--query", "deploy"),
@@ -47,6 +47,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("sessions", "list", *IN),
     ("sessions", "show", "chat", *IN),
     ("sessions", "end", "chat", *IN),
+    ("sessions", "log", "chat", *IN),
+    ("sessions", "clear-task", "chat", *IN),
+    ("sessions", "undo-log", "chat", *IN),
     ("namespaces", "list"),
     ("namespaces", "show", "acme"),
     ("namespaces", "set", "acme", "--concurrency", "2"),
@@ -92,6 +95,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 # These name what does not exist, and say so; `doctor` misses a worker.
 REFUSED = {
+    "sessions undo-log",
     "doctor",
     "memories revise",
     "memories pin",

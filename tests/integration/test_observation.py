@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -394,7 +395,7 @@ def test_what_claude_is_asked(claude: Callable[..., Sandbox], standin: StandIn) 
     assert "- [high] 09:00 Ann plans things." in calls[1].parts[0].split("</previous>")[0]
     assert "The current task was: Plan." in calls[1].parts[1]
     block = read()
-    assert "Current task: Plan.\nSuggested response: Ask.\n</observation-log>" in block.text
+    assert re.search(r"\): Plan.\nSuggested response \(as of [^)]+\): Ask.\n</observation-log>", block.text)
     assert here.sql("SELECT count(*), min(purpose) FROM model_calls WHERE purpose = 'observe'") == [
         (len(calls), "observe")
     ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.llm import observation_log
@@ -31,6 +32,8 @@ class LogState:
     observations: str
     current_task: str
     suggested_response: str
+    current_task_at: datetime | None
+    suggested_response_at: datetime | None
     observed_through_seq: int
     rewritten: int
     reflect_from_tokens: int
@@ -42,13 +45,18 @@ class LogUpdate:
 
     Attributes:
         appended: whether chunks of notes were appended.
-        condensed: whether a shorter version replaced the beginning of the log.
+        replaced: the log that a shorter version has replaced. ``None`` when no shorter version is in ``now``.
     """
 
     seen: ObservationLog
     now: LogState
     appended: bool
-    condensed: bool
+    replaced: LogState | None
+
+    @property
+    def condensed(self) -> bool:
+        """Whether a shorter version replaced the beginning of the log."""
+        return self.replaced is not None
 
 
 def state_of(found: ObservationLog) -> LogState:
@@ -75,14 +83,12 @@ def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail:
     ):
         ready = observations.chunks(tx, found.session_id)
         now = _with_chunks(now, _chunks_to_take(ready, now.observed_through_seq, settings, weights))
-    appended = now != before
+    appended, replaced = now != before, None
     if estimate_tokens(now.observations) >= settings.reflection_observation_tokens:
         shorter = observations.usable_reflection(tx, found)
-        now = _with_reflection(now, shorter, appended=appended) if shorter else now
-    if now == before:
-        return None
-    condensed = now.rewritten != before.rewritten
-    return LogUpdate(seen=found, now=now, appended=appended, condensed=condensed)
+        if shorter:
+            now, replaced = _with_reflection(now, shorter, appended=appended), now
+    return LogUpdate(seen=found, now=now, appended=appended, replaced=replaced) if now != before else None
 
 
 def apply_update(tx: Transaction, update: LogUpdate, **columns: str) -> bool:
@@ -94,8 +100,10 @@ def apply_update(tx: Transaction, update: LogUpdate, **columns: str) -> bool:
     done = observations.activate(tx, update.seen, **update.now.__dict__, **columns)
     if done and update.appended:
         observations.drop_chunks(tx, update.seen.session_id, update.now.observed_through_seq)
-    if done and update.condensed:
+    if done and update.replaced:
         observations.drop_reflection(tx, update.seen.session_id)
+        text, length = update.replaced.observations, len(update.now.observations)
+        observations.keep_earlier(tx, update.seen, update.now.generation, text, length)
     return done
 
 
@@ -126,19 +134,20 @@ def _chunks_to_take(
 def _with_chunks(log: LogState, chosen: Sequence[ObservationChunk]) -> LogState:
     if not chosen:
         return log
-    text, task, response = log.observations, log.current_task, log.suggested_response
+    text = log.observations
     for chunk in chosen:
         text = observation_log.append(text, chunk.observations)
-        task, response = chunk.current_task or task, chunk.suggested_response or response
-    return LogState(
-        generation=log.generation + 1,
-        observations=text,
-        current_task=task,
-        suggested_response=response,
-        observed_through_seq=chosen[-1].through_seq,
-        rewritten=log.rewritten,
-        reflect_from_tokens=log.reflect_from_tokens,
-    )
+        log = _with_task(log, chunk)
+    return replace(log, generation=log.generation + 1, observations=text, observed_through_seq=chosen[-1].through_seq)
+
+
+def _with_task(log: LogState, newer: ObservationChunk | ObservationReflection) -> LogState:
+    """The log with the task and the suggested response of newer notes, if these notes name them."""
+    if newer.current_task:
+        log = replace(log, current_task=newer.current_task, current_task_at=newer.said_at)
+    if newer.suggested_response:
+        log = replace(log, suggested_response=newer.suggested_response, suggested_response_at=newer.said_at)
+    return log
 
 
 def _with_reflection(log: LogState, ready: ObservationReflection, *, appended: bool) -> LogState:
@@ -150,17 +159,14 @@ def _with_reflection(log: LogState, ready: ObservationReflection, *, appended: b
     text = observation_log.append(
         ready.observations, observation_log.text_after(log.observations, ready.covered_length)
     )
-    task, response = log.current_task, log.suggested_response
     if log.generation == ready.base_generation:  # else newer notes were appended, with a newer task
-        task, response = ready.current_task or task, ready.suggested_response or response
+        log = _with_task(log, ready)
     missed = len(ready.observations) > TARGET * ready.covered_length
     generation = log.generation if appended else log.generation + 1
-    return LogState(
+    return replace(
+        log,
         generation=generation,
         observations=text,
-        current_task=task,
-        suggested_response=response,
-        observed_through_seq=log.observed_through_seq,
         rewritten=generation,
         reflect_from_tokens=math.ceil(PATIENCE * estimate_tokens(text)) if missed else 0,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from datetime import datetime
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
@@ -15,7 +17,7 @@ from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import observations, sessions
+from nexus_tasks.storage import messages, observations, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import ObservationLog
 from nexus_tasks.storage.observations import ObservedText
@@ -58,7 +60,9 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> tuple[J
             from_tokens = math.ceil(activation.PATIENCE * estimate_tokens(seen.observations))
             observations.delay_reflection(tx, seen.session_id, from_tokens)
             outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
-        elif observations.store_reflection(tx, seen, len(seen.observations), noted):
+        elif observations.store_reflection(
+            tx, seen, len(seen.observations), replace(noted, said_at=_time_of_the_log(tx, seen))
+        ):
             lengths = {
                 "from_tokens": estimate_tokens(seen.observations),
                 "to_tokens": estimate_tokens(noted.observations),
@@ -76,6 +80,12 @@ def is_wanted(tx: Transaction, settings: Settings, found: ObservationLog) -> boo
     """Whether a job should prepare a shorter version of the log."""
     due = activation.is_condensing_due(settings, found)
     return due and observations.usable_reflection(tx, found) is None
+
+
+def _time_of_the_log(tx: Transaction, seen: ObservationLog) -> datetime | None:
+    """The time of the last message that the log covers."""
+    last = messages.window(tx, seen.session_id, 0, seen.observed_through_seq, limit=1)
+    return last[0].occurred_at if last else None
 
 
 def _activated(tx: Transaction, settings: Settings, found: ObservationLog) -> ObservationLog:

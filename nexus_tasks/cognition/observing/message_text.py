@@ -16,6 +16,7 @@ from nexus_tasks.types import clean_text, to_utc
 # Both bounds are chosen by hand, not measured. At most this many characters of a tool call's arguments are shown.
 MOST_OF_A_CALL = 400
 LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
+_TOKENS = "_tokens_as_shown"  # the name under which a message that was read keeps its tokens
 _REASONING_TAG = re.compile(r"<(/?)(thinking|reasoning)>", re.IGNORECASE)
 _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 
@@ -69,8 +70,11 @@ def cited_line(message: Memory) -> str:
 
 def tokens_of(message: Memory) -> int:
     """Tokens of :func:`cited_line` with its line break: characters / 4, rounded up. A message without text has 0."""
-    shown = cited_line(message)
-    return estimate_tokens(shown + "\n") if shown else 0
+    known = message.__dict__.get(_TOKENS)  # one read counts the tokens of a message about four times
+    if known is None:
+        shown = cited_line(message)
+        known = message.__dict__[_TOKENS] = estimate_tokens(shown + "\n") if shown else 0
+    return int(known)
 
 
 def one_line(text: str | None) -> str:

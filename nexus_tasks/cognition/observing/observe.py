@@ -241,4 +241,5 @@ def _notes_of(resources: Resources, answer: Observed, said: Sequence[Memory]) ->
         current_task=message_text.one_line(answer.current_task),
         suggested_response=message_text.one_line(answer.suggested_response),
         made_by=resources.model.model_for("observe"),
+        said_at=said[-1].occurred_at,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from nexus_tasks.cognition.observing import activation, observe
 from nexus_tasks.llm import observation_log
@@ -44,6 +45,8 @@ class SessionView:
     log: str = ""
     current_task: str = ""
     suggested_response: str = ""
+    current_task_at: datetime | None = None
+    suggested_response_at: datetime | None = None
     observed_through: int = 0
     tail: tuple[Memory, ...] = ()
     tail_tokens: int = 0
@@ -110,8 +113,9 @@ def _empty_log(session: SessionRow) -> ObservationLog:
     """A log that is not stored."""
     texts = dict.fromkeys(("observations", "current_task", "suggested_response"), "")
     numbers = dict.fromkeys(("generation", "observed_through_seq", "rewritten", "reflect_from_tokens", "erasures"), 0)
+    times = dict.fromkeys(("current_task_at", "suggested_response_at"))
     idle = {"observing": "idle", "reflecting": "idle"}
-    return ObservationLog(namespace_id=session.namespace_id, session_id=session.id, **texts, **numbers, **idle)
+    return ObservationLog(namespace_id=session.namespace_id, session_id=session.id, **texts, **times, **numbers, **idle)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +200,8 @@ def _view(
         log=now.observations,
         current_task=now.current_task,
         suggested_response=now.suggested_response,
+        current_task_at=now.current_task_at,
+        suggested_response_at=now.suggested_response_at,
         observed_through=now.observed_through_seq,
         tail=after,
         tail_tokens=weight,

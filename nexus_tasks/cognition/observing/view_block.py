@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from nexus_tasks.cognition.observing import message_text
@@ -23,7 +24,9 @@ from nexus_tasks.types import CitedMemory, ContextBlock, ContextSection, to_utc
 
 OPENING, CLOSING = "<observation-log>", "</observation-log>"
 RECENT = "## Recent messages"
-BESIDES = 600  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 100 for headings and tags
+BESIDES = (
+    620  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 120 for headings, times and tags
+)
 MOST_MEMORIES = 2_000  # tokens of the memories that fit a query
 _STEPS = 12  # the most attempts to make a block small enough (chosen by hand, not measured)
 
@@ -145,11 +148,17 @@ def _head(shown_view: ShownView) -> str:
     view = shown_view.view
     said = [
         _log(shown_view),
-        f"Current task: {view.current_task}" if view.current_task else "",
-        f"Suggested response: {view.suggested_response}" if view.suggested_response else "",
+        _dated("Current task", view.current_task, view.current_task_at),
+        _dated("Suggested response", view.suggested_response, view.suggested_response_at),
     ]
     body = "\n".join(part for part in said if part)
     return f"{OPENING}\n{body}\n{CLOSING}" if body else ""
+
+
+def _dated(name: str, text: str, when: datetime | None) -> str:
+    """A line such as "Current task (as of 2026-03-01 09:00): Plan the journey."."""
+    age = f" (as of {to_utc(when):%Y-%m-%d %H:%M})" if when else ""
+    return f"{name}{age}: {text}" if text else ""
 
 
 def _recent(shown_view: ShownView) -> str:
@@ -174,13 +183,15 @@ def _json(shown_view: ShownView, namespace: str) -> str:
         "observations": _log(shown_view),
         "current_task": view.current_task or None,
         "suggested_response": view.suggested_response or None,
+        "current_task_at": _time(view.current_task_at if view.current_task else None),
+        "suggested_response_at": _time(view.suggested_response_at if view.suggested_response else None),
         "observed_through": view.observed_through,
         "memories": shown_view.memories.text if shown_view.memories else None,
         "messages": [
             {
                 "id": message.id,
                 "citation": f"[m{message.id}]",
-                "at": f"{to_utc(message.occurred_at):%Y-%m-%dT%H:%M:%SZ}",
+                "at": _time(message.occurred_at),
                 "author": message.author,
                 "role": message.role,
                 "content": message_text.text_of(message),
@@ -189,6 +200,10 @@ def _json(shown_view: ShownView, namespace: str) -> str:
         ],
     }
     return json.dumps(body, ensure_ascii=False)
+
+
+def _time(when: datetime | None) -> str | None:
+    return f"{to_utc(when):%Y-%m-%dT%H:%M:%SZ}" if when else None
 
 
 def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:

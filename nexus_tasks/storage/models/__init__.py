@@ -29,7 +29,12 @@ from nexus_tasks.storage.models.model_use import (
     OpenQuestion,
     SavedAnswer,
 )
-from nexus_tasks.storage.models.observation import ObservationChunk, ObservationLog, ObservationReflection
+from nexus_tasks.storage.models.observation import (
+    ObservationChunk,
+    ObservationGeneration,
+    ObservationLog,
+    ObservationReflection,
+)
 from nexus_tasks.storage.models.search import CommonWord, Posting, SearchTotal
 
 __all__ = [
@@ -53,6 +58,7 @@ __all__ = [
     "ModelCall",
     "Namespace",
     "ObservationChunk",
+    "ObservationGeneration",
     "ObservationLog",
     "ObservationReflection",
     "OpenQuestion",
