@@ -76,7 +76,7 @@ def _shown(
     generation: int | None,
 ) -> ObservationText:
     shown: ObservationLog | ObservationGeneration = found
-    if generation is not None and generation != found.generation:
+    if generation is not None:
         chosen = [one for one in kept if one.generation == generation]
         if not chosen:
             raise NotFound(
