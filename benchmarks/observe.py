@@ -6,8 +6,8 @@
     python -m benchmarks.observe --evidence                     # what the offline model's notes keep of LoCoMo
 
 The contention runs three readers, a producer and a worker on one session for the given seconds. Each reads or writes at
-most ten times a second. The backlog is read every second beside a worker that also derives facts from it, because its
-session has ended. Nobody reads a second backlog. The evidence is the share of the turns that answer LoCoMo's questions
+most ten times a second. The backlog is read every second beside a worker that is busy with facts from as many other
+messages of the namespace. Nobody reads a second backlog. The evidence is the share of the turns that answer LoCoMo's questions
 that the notes on a whole conversation cite, that search has among its first ten messages, or that one of them has.
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
@@ -143,6 +143,9 @@ def read_backlog(here: Sandbox, count: int) -> list[list[object]]:
     nexus, rows = Nexus(), list[list[object]]()
     here.worker(concurrency=16)
     said = [{"content": long_statement(number), "author": "ann"} for number in range(count)]
+    nexus.ingest("read", "bulk", [{"content": f"{one['content']}!", "author": "bob"} for one in said], end=True)
+    while nexus.status("read").namespaces[0].underived > 0.9 * count:
+        time.sleep(0.2)  # now the worker is busy with facts of the same namespace
     for name in ("read", "unread"):
         for first in range(0, count, 500):
             nexus.ingest(name, "chat", said[first : first + 500], observe=True, end=first + 500 >= count)
