@@ -7,8 +7,8 @@
 
 The contention runs three readers, a producer and a worker on one session for the given seconds. Each reads or writes at
 most ten times a second. The backlog is read every second beside a worker that is busy with facts from as many other
-messages of the namespace. Nobody reads a second backlog. The evidence is the share of the turns that answer LoCoMo's questions
-that the notes on a whole conversation cite, that search has among its first ten messages, or that one of them has.
+messages of the namespace. Nobody reads a second backlog. The evidence is the share of the turns which answer LoCoMo's
+questions that the notes on a whole conversation cite, that search has among its first ten messages, or that either has.
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
 far, or the log and the messages after it. "Unchanged" is the share of the context that equals the beginning of the last
