@@ -111,6 +111,7 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
         "observation_logs",
         "observation_chunks",
         "observation_reflections",
+        "observation_generations",
         "extractions",
         "topics",
         "topic_sources",
