@@ -92,9 +92,12 @@ class Section:
         said = " ".join(f"{row.subject}: {row.content}".split())
         if said in self.block.said:
             return True
-        text = " ".join(self.render(row).split())
         heading = 0 if self.chosen else line_tokens(self.heading)
         room = min(int(allowance) - self.used, self.block.left) - heading
+        # Most rows come when the block is nearly full. They are not rendered when their content alone is too long.
+        if len(said) - len(f"{row.subject}: ") >= 4 * room and not row.level.startswith("summary"):
+            return False
+        text = " ".join(self.render(row).split())
         line = f"- [m{row.id}] {text}"
         if line_tokens(line) > room:
             # A digest may be cut, because its beginning is useful. A cut fact is useless.

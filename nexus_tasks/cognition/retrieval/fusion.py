@@ -148,21 +148,27 @@ def decayed(confidence: float, seconds: float) -> float:
 
 def _shares(found: Sequence[Candidate]) -> dict[int, list[tuple[int, float]]]:
     """Map each message to its neighbours up to five turns away, as pairs of an id and the share of its score."""
-    at = {(one.session_id, one.seq): one for one in found if one.seq is not None}
-    turns = list(at.values())
+    said_in: dict[int | None, dict[int, Candidate]] = defaultdict(dict)
+    for one in found:
+        if one.seq is not None:
+            said_in[one.session_id][one.seq] = one
+    turns = [one for said in said_in.values() for one in said.values()]
     usual = math.fsum(one.tokens for one in turns) / max(len(turns), 1)
     shares: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for (session, seq), one in at.items():
-        assert seq is not None
-        between = 0.0
-        for apart in range(1, TURNS_APART + 1):
-            other = at.get((session, seq + apart))
-            if other is not None:
+    for said in said_in.values():
+        order = sorted(said)
+        for place, seq in enumerate(order):
+            one, known = said[seq], 0  # tokens of the candidates between the two turns
+            for then, later in enumerate(order[place + 1 : place + 1 + TURNS_APART]):
+                if later - seq > TURNS_APART:
+                    break
+                other = said[later]
+                between = known + usual * (later - seq - 1 - then)  # other turns count as of usual length
                 far = NEAR_SHARE * math.exp(-between * WORDS_PER_TOKEN / WORDS_APART)
-                share = NEXT_SHARE if apart == 1 else far
+                share = NEXT_SHARE if later == seq + 1 else far
                 shares[one.id].append((other.id, share))
                 shares[other.id].append((one.id, share))
-            between += usual if other is None else other.tokens
+                known += other.tokens
     return shares
 
 
