@@ -180,7 +180,7 @@ def keep_evidence() -> list[list[object]]:
         shown = {one.id for one in view.citations.values()} if not view.sections else set(view.sections[0].ids)
         told = {one.external_id or "" for one in view.citations.values() if one.id in shown}
         through = nexus.session(name, "one").observation
-        whole = nexus.session(name, "one", limit=10_000).said
+        whole = nexus.session(name, "one", limit=1_000).said
         lines = [one for one in whole if through and one.seq <= through.observed_through]
         talk = sum(
             estimate_tokens(f"[m{one.id}] {one.occurred_at:%Y-%m-%d %H:%M} {one.author}: {one.content}\n")
