@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
 
     observation_message_tokens: int = Field(
-        30_000, ge=1, description="tokens of messages after the observation log at which a read moves notes into it"
+        30_000, ge=1, description="tokens of messages after the observation log at which notes move into it"
     )
     observation_buffer_tokens: int = Field(
         6_000,
@@ -178,7 +178,7 @@ class Settings(BaseSettings):
         2_000, ge=0, description="tokens of earlier notes that the model sees when it writes notes"
     )
     reflection_observation_tokens: int = Field(
-        40_000, ge=1, description="tokens of the observation log at which a read replaces it by the condensed log"
+        40_000, ge=1, description="tokens of the observation log at which the condensed log replaces it"
     )
     reflection_buffer_activation: float = Field(
         0.5,
