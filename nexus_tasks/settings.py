@@ -124,6 +124,10 @@ class Settings(BaseSettings):
         1_500, ge=1, le=20_000, description="longest context at the beginning of a coding agent's session, tokens"
     )
 
+    hook_observe: bool = Field(
+        True, description="observe a coding agent's sessions, so that they go on after a compaction"
+    )
+
     lease_seconds: float = Field(10.0, ge=0.2, description="seconds a running claim stays valid without a heartbeat")
     max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
     retry_for: float = Field(86_400.0, ge=0, description="seconds for which a job with passing errors is retried")

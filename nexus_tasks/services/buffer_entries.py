@@ -45,9 +45,9 @@ class Call:
     observe: bool | None = None
 
 
-def told(messages: Sequence[Message]) -> Call:
+def told(messages: Sequence[Message], *, observe: bool | None) -> Call:
     """Make a call that stores ``messages``. Each message already has an id and a time."""
-    return Call(messages=tuple(messages), observers=None, end=False, time=time())
+    return Call(messages=tuple(messages), observers=None, end=False, time=time(), observe=observe)
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:

@@ -220,13 +220,21 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
-        for call in [*calls, buffer_entries.told(turn.messages)]:
+        before = writer.session()
+        # A coding agent loses its old messages at a compaction, so its sessions are observed, unless somebody has said
+        # something else about this session.
+        observe = (
+            True
+            if of_hook and deployment.settings.hook_observe and (before is None or before.observe is None)
+            else None
+        )
+        for call in [*calls, buffer_entries.told(turn.messages, observe=observe)]:
             if call.messages:
                 _store_call(writer, call)
         session = writer.session()
         lacking, waiting = hook_events.settle(tx, session.id if session else None, turn)
         if lacking:
-            _store_call(writer, buffer_entries.told(lacking))
+            _store_call(writer, buffer_entries.told(lacking, observe=observe))
         if session := writer.session():
             if ends:
                 writer.end(session)

@@ -24,6 +24,7 @@ from nexus_tasks.storage import audit, batches, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
+from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,10 @@ def forget(
         )
     else:
         forgotten = _committed(deployment, namespace, "erase.namespace", forgetting.forget_namespace)
+    try:
+        context_file.erase(str(deployment.settings.home), namespace)  # workers write the files again within 30 s
+    except OSError as error:
+        log.warning("A context file of %s could not be erased; a worker writes it again: %s", namespace, error.strerror)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
     follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
     requeued = follow_ups.ask(

@@ -45,7 +45,8 @@ def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sand
     work()
     assert [one.filename for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
     context_cache.refresh(default_deployment(), NAMESPACE)
-    assert "- [Decisions](decisions.md) - What was decided, and when" in context_file.take(str(here.folder), NAMESPACE)
+    told = context_file.take(str(here.folder), NAMESPACE)
+    assert "### Decisions (decisions.md): What was decided, and when\n- We decided on Monday that thing 0" in told
     made.prompt("We decided that thing 9 stays.")
     made.write(path)
     event(here, "SessionEnd", path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -38,6 +38,7 @@ class ContextRequest:
     ``heard_only``, messages that the observer did not hear are left out, and so are digests. The block begins with the
     profile of ``profile_of``. The messages ``without`` and facts from them are left out, because the reader sees them
     elsewhere.
+    profile of ``profile_of``. Memories for which ``leave_out`` returns ``True`` are left out.
     """
 
     namespace: str
@@ -51,6 +52,7 @@ class ContextRequest:
     heard_only: bool = False
     profile_of: str | None = None
     without: frozenset[int] = frozenset()
+    leave_out: Callable[[ContextRow], bool] | None = None
 
 
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
@@ -102,7 +104,11 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
     underived = block.section("Not yet derived", _dated_to_the_minute)
     if ask.profile_of is not None:
         profile.fill(
-            tx, replace(wanted, subject=ask.profile_of), about, min(profile.MOST_TOKENS, profile.SHARE * whole)
+            tx,
+            replace(wanted, subject=ask.profile_of),
+            about,
+            min(profile.MOST_TOKENS, profile.SHARE * whole),
+            ask.leave_out,
         )
     digest.fill(_digest_that_fits(digests, SHARE_DIGESTS * whole), SHARE_DIGESTS * whole)
     if ask.query:
@@ -115,16 +121,22 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         later: Sequence[ContextRow] = ()
     else:
         found = context_rows.newest(tx, wanted, list(MIN_CONFIDENCE.items()), POOL)
-        contradictions.fill(_ranked(found["contradiction"])[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
-        later = _ranked(found["derived"])
+        contradictions.fill(
+            _kept(_ranked(found["contradiction"]), ask)[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole
+        )
+        later = _kept(_ranked(found["derived"]), ask)
         reflections.fill(later, SHARE_REFLECTIONS * whole)
-        facts.fill(_ranked(found["explicit"]), whole)
+        facts.fill(_kept(_ranked(found["explicit"]), ask), whole)
     underived.fill(
         (line for line in _without_echoes(tx, ask.namespace_id, tail) if line.id not in messages.rows), whole
     )
     underived.sort(lambda line: (line.seq or 0,))
     reflections.fill(later, whole)
     return block
+
+
+def _kept(rows: Iterable[ContextRow], ask: ContextRequest) -> list[ContextRow]:
+    return [row for row in rows if ask.leave_out is None or not ask.leave_out(row)]
 
 
 def _limit(tokens: int) -> int:

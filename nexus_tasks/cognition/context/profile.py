@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from nexus_tasks.cognition.context.token_budget import BudgetedBlock, Section
@@ -61,11 +62,18 @@ def section(block: BudgetedBlock) -> Section:
     return block.section(TITLE, lambda row: f"{row.subject}: {row.content}")
 
 
-def fill(tx: Transaction, wanted: Filter, into: Section, allowance: float) -> None:
+def fill(
+    tx: Transaction,
+    wanted: Filter,
+    into: Section,
+    allowance: float,
+    leave_out: Callable[[ContextRow], bool] | None = None,
+) -> None:
     """Fill a section with the profile of the filter's subject.
 
     Args:
         allowance: tokens that the section may use.
+        leave_out: memories for which this function returns ``True`` are left out.
     """
     wanted = replace(wanted, levels=("explicit", "derived"))
     found = context_rows.strongest(tx, wanted, [name for name in _WEIGHTS if name], _LEAST_CONFIDENCE, _CANDIDATES)
@@ -73,6 +81,8 @@ def fill(tx: Transaction, wanted: Filter, into: Section, allowance: float) -> No
     for row in sorted(found, key=lambda row: (not row.pinned, -_weight(row), row.id)):
         words = frozenset(content_words(row.content))
         # A memory all of whose words a chosen one has is not told too. "Tuesday" and "Thursday" stay two memories.
+        if leave_out is not None and leave_out(row):
+            continue
         if not any(words <= other for other in told) and into.add(row, allowance):
             told.append(words)
     into.sort(lambda row: (not row.pinned, _ORDER.get(row.category, len(_ORDER)), row.occurred_at.timestamp(), row.id))

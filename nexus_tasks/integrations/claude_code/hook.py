@@ -20,6 +20,8 @@ from nexus_tasks.transcripts.project import project_namespace
 
 _MOST_BYTES = 64_000_000
 _LOG_BYTES = 1_000_000
+_CONTINUED = ("compact", "resume")
+_PROJECT_BESIDE = 3_000  # the most characters of the project's memory that follow what was said in the session
 _FIELDS = ("hook_event_name", "session_id")
 
 
@@ -39,7 +41,7 @@ def _handle(event: Any, namespace: str | None) -> None:
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
     home = default_home()
     if name == "SessionStart":
-        _print_context(context_file.take(home, namespace))
+        _print_context(_context(home, namespace, str(session), str(event.get("source"))))
     payload = events.payload(event)
     if payload is None:
         return
@@ -48,6 +50,20 @@ def _handle(event: Any, namespace: str | None) -> None:
     buffer.close()
     if name in events.STORE_AFTER:
         _store_in_background()
+
+
+def _context(home: str, namespace: str, session: str, source: str) -> str:
+    """What the agent is told when a session begins.
+
+    After a compaction, and when an old session is resumed, the agent has lost the session's old messages. So it first
+    gets what was said in the session, and then the beginning of the project's memory.
+    """
+    project = context_file.take(home, namespace)
+    said = context_file.take_session(home, namespace, session)
+    if source not in _CONTINUED or not said:
+        return project
+    cut = project if len(project) <= _PROJECT_BESIDE else project[: project.rfind("\n", 0, _PROJECT_BESIDE) + 1]
+    return f"{said.rstrip()}\n\n{cut}".strip()
 
 
 def _print_context(text: str) -> None:

@@ -16,7 +16,7 @@ from nexus_tasks.llm.answers import (
     TopicsMaterial,
     TopicType,
 )
-from nexus_tasks.llm.offline.rules import is_rule
+from nexus_tasks.llm.offline.rules import is_of_the_moment, is_rule
 from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import fold, shorten
 from nexus_tasks.types import to_utc
@@ -94,6 +94,8 @@ def _statements(lines: tuple[PromptLine, ...]) -> Iterator[tuple[PromptLine, str
         pieces = spoken(line.content) if line.role == "user" else []
         for piece in pieces:
             sentence = shorten(" ".join(piece.split()), LONGEST)
+            if is_of_the_moment(sentence):
+                continue
             heard = is_rule(sentence) or is_statement(sentence, alone=len(pieces) == 1)
             if heard and fold(sentence) not in seen:
                 seen.add(fold(sentence))

@@ -117,3 +117,46 @@ def _lasting_order(core: str) -> bool:
     condition = _CONDITION.match(core)
     order = core[condition.end() :] if condition else core
     return bool(_IMPERATIVE.match(order))
+
+
+# An order for the task at hand begins with one of these: "Show me the diff", "Please fix the failing test".
+_ORDER = _rule(
+    rf"(?:{_VERBS})\b",
+    r"(?:fix|rename|split|move|revert|undo|redo|commit|build|install|restart|rerun|retry|try|change|replace|remove|drop"
+    r"|clean|refactor|extract|implement|continue|go (?:on|ahead|back)|wait|skip|leave|let['’]?s|do|see|find|search|grep"
+    r"|list|print|compare|review|debug|investigate|figure|help|set|turn|switch|copy|generate|upgrade|downgrade|finish"
+    r"|complete|deploy|release|publish|tag|close|assign|draft|shorten|simplify|sort|apply|resolve|stash|pull|fetch)\b",
+    # Any other verb: "Cherry-pick the fix", but not "When the build is red".
+    r"(?!(?:after|all|as|at|because|before|both|by|during|for|from|if|in|like|of|on|only|our|over|since|so|than|though"
+    r"|under|until|when|where|while|with|without|we|i|my|not|half|what|which)\b)[a-z]{2,20}(?:-[a-z]{2,20})?"
+    r" (?:the|it|this|that|these|those|them|me|everything)\b(?! (?:is|are|was|were)\b)",
+    r"(?:can|could|would|will) you\b|(?:i|we) (?:need|want) you to\b|now\b|next\b|again\b",
+)
+# What is so for the moment: "I must leave at five", "that file is a mess".
+_AT_HAND = _rule(
+    r"(?:i|we)(?:['’]m| am| are|['’]re| have| must|['’]ll| will| need)?(?: got)?(?: to)? (?:leave|leaving|go|going|stop"
+    r"|stopping|run|running late|head|heading|eat|sleep|log off|be (?:right )?back)\b",
+    r"there(?:['’]s| is| are) (?:an?|no|some|still|another)\b",
+    r"(?:hm+,? )?(?:that|this|it|these|those)\b(?! (?:project|repository|repo|company|team|service)\b)",
+    r"(?:all |the |both )?(?:tests?|build|ci|pipeline|page|server|app|site|script|command|suite|lint\w*|types?)"
+    r" (?:is|are|still|fails?|failed|pass(?:es|ed)?|works?|hangs?|crash\w*|times? out|broke)\b[^,;:]{0,40}\W*$",
+)
+# Lines about a tool call of the agent (see transcripts/claude_code.py), and answers that only confirm.
+_CHATTER = _rule(
+    r"(?:ran|read|edited|wrote|bash|grep|glob|task|error): ?|(?:edited|wrote|reading|running|editing) [/\w.-]+\W*$",
+    r"(?:ok|okay|done|noted|understood|great|got it|sure|will do|all (?:green|pass))\b",
+    r"(?:i['’]?(?:ve| have)|i) (?:just )?(?:saved|noted|remembered|stored|recorded|written|updated)\b|saved\b",
+)
+
+
+def is_of_the_moment(sentence: str) -> bool:
+    """Whether a sentence is of no use after the work at hand: an order, a state of the moment, or chatter.
+
+    A rule is never of the moment.
+    """
+    head = sentence[:LONGEST]
+    if is_rule(head):
+        return False
+    opening = _OPENING.match(head)
+    core = head[opening.end() :] if opening else head
+    return bool(_CHATTER.match(head) or _ORDER.match(core) or _AT_HAND.match(core))
