@@ -181,8 +181,8 @@ def _topics_text(found: Sequence[Topic], title: str, room: int) -> str:
     lines, named = [title], list[str]()
     left = room - len(title)
     for number, topic in enumerate(ordered):
-        # Twice the even share, so that one long topic leaves some room to those behind it.
-        shown = _topic_lines(topic, min(left, 2 * left // (len(ordered) - number)))
+        # About twice the even share of what is left, so that a long topic leaves some room to those behind it.
+        shown = _topic_lines(topic, 2 * left // (len(ordered) - number + 1))
         lines += shown
         left -= sum(len(line) + 1 for line in shown)
         if not shown:
