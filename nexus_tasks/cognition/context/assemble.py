@@ -37,8 +37,7 @@ class ContextRequest:
     ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects. With
     ``heard_only``, messages that the observer did not hear are left out, and so are digests. The block begins with the
     profile of ``profile_of``. The messages ``without`` and facts from them are left out, because the reader sees them
-    elsewhere.
-    profile of ``profile_of``. Memories for which ``leave_out`` returns ``True`` are left out.
+    elsewhere. So are memories for which ``leave_out`` returns ``True``.
     """
 
     namespace: str
