@@ -12,7 +12,7 @@ import pytest
 
 from nexus_tasks.llm.answers import PromptLine, SessionFactsMaterial, TopicsMaterial
 from nexus_tasks.llm.offline import extract
-from nexus_tasks.llm.offline.rules import is_rule
+from nexus_tasks.llm.offline.rules import is_of_the_moment, is_rule
 
 RULES = """
 Never mock the database.
@@ -164,6 +164,41 @@ def test_rules_are_heard(half: int, recall: float) -> None:
 def test_requests_of_the_moment_are_no_rules(half: int, share: float) -> None:
     lines = REQUESTS[half::2]
     assert len(heard(lines)) <= share * len(lines), heard(lines)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Release 2.4 is planned for 12 March.",
+        "Log files are in /var/log/shop.",
+        "Call centres open at nine, so deploys end at eight.",
+        "Ben owns the payments service.",
+        "We keep feature flags in LaunchDarkly.",
+        "The staging database is at db.staging.example.",
+        "Never mock the database.",
+    ],
+)
+def test_what_lasts_is_not_of_the_moment(said: str) -> None:
+    assert not is_of_the_moment(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Now run the migration.",
+        "Check that the server is running.",
+        "Show me the diff.",
+        "Please fix the failing test in the cart.",
+        "CI is red.",
+        "I must leave at five.",
+        "Ran: pytest -q",
+        "Edited /home/ann/shop/cart.py",
+        "I've saved that to memory.",
+        "Cherry-pick the fix to stable.",
+    ],
+)
+def test_orders_states_and_chatter_are_of_the_moment(said: str) -> None:
+    assert is_of_the_moment(said)
 
 
 def test_there_are_enough_lines_and_each_stands_once() -> None:

@@ -132,6 +132,12 @@ _ORDER = _rule(
     r" (?:the|it|this|that|these|those|them|me|everything)\b(?! (?:is|are|was|were)\b)",
     r"(?:can|could|would|will) you\b|(?:i|we) (?:need|want) you to\b|now\b|next\b|again\b",
 )
+# "Release 2.4 is planned for March" begins with such a word too, and states something.
+_STATES = re.compile(
+    r"\w+ (?!(?:the|that|this|these|those|it|if|whether|what|why|how|when|who|me|us|all|everything|an?|my|our|your)\b)"
+    r"(?:\S{1,40} ){0,4}?(?:is|are|was|were|has|have|will|must|goes|lives?|runs|happens?|opens|starts|ends)\b",
+    re.IGNORECASE,
+)
 # What is so for the moment: "I must leave at five", "that file is a mess".
 _AT_HAND = _rule(
     r"(?:i|we)(?:['’]m| am| are|['’]re| have| must|['’]ll| will| need)?(?: got)?(?: to)? (?:leave|leaving|go|going|stop"
@@ -159,4 +165,5 @@ def is_of_the_moment(sentence: str) -> bool:
         return False
     opening = _OPENING.match(head)
     core = head[opening.end() :] if opening else head
-    return bool(_CHATTER.match(head) or _ORDER.match(core) or _AT_HAND.match(core))
+    order = _ORDER.match(core) and not _STATES.match(core)
+    return bool(_CHATTER.match(head) or order or _AT_HAND.match(core))
