@@ -134,8 +134,9 @@ _ORDER = _rule(
 )
 # "Release 2.4 is planned for March" begins with such a word too, and states something.
 _STATES = re.compile(
-    r"\w+ (?!(?:the|that|this|these|those|it|if|whether|what|why|how|when|who|me|us|all|everything|an?|my|our|your)\b)"
-    r"(?:\S{1,40} ){0,4}?(?:is|are|was|were|has|have|will|must|goes|lives?|runs|happens?|opens?|starts|ends)\b",
+    r"\w{1,40} (?!(?:the|that|this|these|those|it|if|whether|what|why|how|when|who|me|us|all|everything|an?|my|our"
+    r"|your)\b)(?:\S{1,40} ){0,4}?(?:is|are|was|were|has|have|will|must|goes|lives?|runs|happens?|opens?"
+    r"|starts|ends)\b",
     re.IGNORECASE,
 )
 # What is so for the moment: "I must leave at five", "that file is a mess".
