@@ -189,8 +189,8 @@ def talks(most: int) -> Iterator[tuple[str, list[list[str]]]]:
     speakers: dict[tuple[str, str], dict[str, list[str]]] = {}
     for one in read(DATA / "locomo" / "dev.json", "locomo", namespace="n"):
         for message in one.messages:
-            said_by = speakers.setdefault((one.namespace, message["author"]), {})
-            said_by.setdefault(one.session_key, []).append(f"{message['author']} said: {message['content']}")
+            said_by = speakers.setdefault((one.namespace, message.author), {})
+            said_by.setdefault(one.session_key, []).append(f"{message.author} said: {message.content}")
     for (_, _), by_session in list(speakers.items())[: max(2, most // 200)]:
         yield "LoCoMo", list(by_session.values())
 
@@ -250,7 +250,7 @@ def relations(most: int) -> list[list[object]]:
             corpus,
             choice,
             f"{hits} of {of}",
-            f"{hits / max(of, 1):.3f}",
+            f"{hits / of:.3f}" if of else "-",
             f"{pairs:,}",
             calls,
             f"{1_000 * tokens / n:,.0f}",
