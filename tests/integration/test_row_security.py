@@ -442,6 +442,56 @@ def test_no_function_of_the_storage_reads_or_writes_rows_of_another_tenant(both:
     assert sum(tried.values()) >= 15, tried
 
 
+def test_the_filters_alone_keep_ids_of_another_tenant_out(both: Sandbox) -> None:
+    """As an owner, without policies: a function with a namespace's id checks that its other ids belong to it."""
+    theirs, database = Theirs(both), both.deployment.database
+    [(mine,)] = both.sql("SELECT id FROM namespaces WHERE name = :name", name=MINE)
+    theirs.namespace_id = theirs.ids["namespace_id"] = mine
+    tried, leaking = list[str](), list[str]()
+    for name, function in functions().items():
+        one = inspect.signature(function).parameters.get("namespace_id")
+        if one is None or one.default is not one.empty:
+            continue
+        try:
+            values = {key: as_mine(value) for key, value in theirs.arguments(function).items()}
+        except (LookupError, TypeError):
+            continue
+        tried.append(name)
+        with suppress(Exception), Session(database.engine) as session, session.begin():
+            if repr_of(function(session, **values)).count(THEIRS) > repr_of(values).count(THEIRS):
+                leaking.append(name)
+            session.rollback()
+    assert leaking == []
+    assert len(tried) >= 60, tried
+
+
+def as_mine(value: Any) -> Any:
+    """A name or names without that of the other tenant, so that what is found with it is not what was given."""
+    if isinstance(value, str):
+        return value.replace(THEIRS, MINE)
+    return [as_mine(one) for one in value] if isinstance(value, list) else value
+
+
+BY_ID = {"memory_id": "memories", "reflection": "reflections", "token_id": "tokens"}
+
+
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if BY_ID.keys() & inspect.signature(getattr(Nexus, m)).parameters]
+)
+def test_no_method_reaches_a_row_of_another_namespace_by_its_id(both: Sandbox, method: str) -> None:
+    """The client has no limit, so only the filters stand between the two."""
+    parameters = inspect.signature(getattr(Nexus, method)).parameters
+    [name] = BY_ID.keys() & parameters
+    more = {"content": "A correction."} if "content" in parameters else {}
+    before = everything_of(both, THEIRS)
+    for (id,) in both.sql(
+        f"SELECT id FROM {BY_ID[name]} WHERE namespace_id = (SELECT id FROM namespaces WHERE name = :name)", name=THEIRS
+    ):
+        with pytest.raises(NotFound):
+            getattr(Nexus(), method)(MINE, **{name: id}, **more)
+    assert everything_of(both, THEIRS) == before
+
+
 def repr_of(found: Any) -> str:
     """What a function returned, with the columns of rows."""
     if isinstance(found, Base):

@@ -17,8 +17,11 @@ from typer.testing import CliRunner
 
 from nexus_tasks import Nexus
 from nexus_tasks.cli.main import app
+from nexus_tasks.cognition import retrieval
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.storage import namespaces
+from nexus_tasks.storage.searching.scope import Filter
 from tests.integration.inline import NAMESPACE, facts, observations, say, work
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
@@ -324,3 +327,24 @@ def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: Sta
     assert nexus.ingest("one", "chat", [{"content": "Another.", "author": "ann", "id": "m2"}]).stored == 1
     assert not [call for call in standin.counters.requests if "kombucha" in call.text and "espresso" in call.text]
     assert len(facts("one")) == len(facts("two")) == 1
+
+
+def test_a_search_reads_few_rows_before_the_tables_have_statistics(here: Sandbox) -> None:
+    """Autovacuum gives a table its statistics minutes after many messages were stored at once."""
+    for table in ("memories", "postings", "embeddings", "evidence"):
+        here.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    for number in range(3):
+        Nexus().ingest(
+            "acme",
+            f"s{number}",
+            [{"content": f"Tea number {n} of the garden.", "author": f"p{n % 9}", "id": str(n)} for n in range(1_000)],
+            observers=[],
+        )
+    read = text("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'memories'")
+    with here.deployment.database.transaction() as tx:
+        known = namespaces.get(tx, "acme")
+        retrieval.search(tx, here.deployment.embedder, Filter(namespace_id=known.id), "garden of tea", 10)
+        rows = tx.scalar(read) or 0
+    for table in ("memories", "postings", "embeddings", "evidence"):
+        here.sql(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+    assert rows < 15_000, "the search has read every message again and again"
