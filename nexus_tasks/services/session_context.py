@@ -46,6 +46,8 @@ def text_of(tx: Transaction, session: SessionRow, room: int) -> str:
             break
         text = observation_log.append(text, chunk.observations)
         task, through = chunk.current_task or task, chunk.through_seq
+    cited = messages.cited(tx, session.id, observation_log.sources(text))
+    text = observation_log.cited(text, {seq: one.id for seq, one in cited.items()})
     parts = [_HEADING]
     if task:
         parts.append(f"Current task: {task}")

@@ -12,8 +12,8 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import NotFound
-from nexus_tasks.services import observation
-from nexus_tasks.storage import pruning
+from nexus_tasks.services import observation, session_context
+from nexus_tasks.storage import namespaces, pruning, sessions
 from nexus_tasks.types import ObservationText
 from tests.integration.inline import NAMESPACE, dump, work
 from tests.integration.test_observation import SMALL, erase, nexus, observed, read, say, turn
@@ -152,6 +152,16 @@ def test_task_and_response_say_their_age_and_can_be_cleared(claude: Callable[...
     work("observe_session")
     assert "The current task was" not in standin.counters.requests[before].text
     assert shown().current_task == "Plan."  # newer notes name it again
+
+
+@pytest.mark.usefixtures("condensed")
+def test_a_compacted_session_is_told_the_notes_with_their_citations() -> None:
+    with default_deployment().database.transaction() as tx:
+        known = namespaces.get(tx, NAMESPACE)
+        told = session_context.text_of(tx, sessions.get(tx, known.id, "chat"), 4_000)
+    notes = [line for line in told.split("## Recent messages")[0].splitlines() if line.startswith("- ")]
+    assert notes
+    assert all(line.startswith("- [m") for line in notes)
 
 
 def test_a_session_that_was_never_observed_has_no_log(deploy: Callable[..., Sandbox]) -> None:
