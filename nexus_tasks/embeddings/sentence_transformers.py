@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ class SentenceTransformerEmbedder:
     """An embedder that runs a model in this process. The model is loaded once per process, at the first call.
 
     Args:
-        model: the model's name on the Hugging Face hub, or a folder with the model.
+        model: the model's name on the Hugging Face hub, or the full path of a folder with the model.
     """
 
     def __init__(self, model: str = DEFAULT_MODEL) -> None:
@@ -31,6 +32,12 @@ class SentenceTransformerEmbedder:
 
     @cached_property
     def _model(self) -> Any:
+        # The library would take a folder of this name for the model. The current folder may be an untrusted project's.
+        if not Path(self._source).is_absolute() and Path(self._source).exists():
+            raise Misconfigured(
+                f"The current folder has a folder {self._source!r}, which is not used as the embedding model.",
+                remedy="Set NEXUS_EMBEDDER_MODEL to the full path of that folder, or start in another folder.",
+            )
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:

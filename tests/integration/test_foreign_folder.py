@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +19,8 @@ import typer.main
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.main import app
+from nexus_tasks.embeddings.sentence_transformers import DEFAULT_MODEL, SentenceTransformerEmbedder
+from nexus_tasks.errors import Misconfigured
 from tests.sandbox import Sandbox, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -246,3 +249,15 @@ def test_the_command_celery_reads_the_folders_celeryconfig(here: Sandbox, tmp_pa
 
     assert "timezone: 'Europe/Berlin'" in said("-m", "celery", "-A", "nexus_tasks", "report")
     assert said("-c", asked, CELERY_CONFIG_MODULE="celeryconfig") == "Europe/Berlin\n"
+
+
+def test_no_embedding_model_of_the_folder_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sentence-transformers takes a folder with the name of a model for the model."""
+    loaded = list[str]()
+    library = SimpleNamespace(SentenceTransformer=lambda name, **_options: loaded.append(name))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    (tmp_path / DEFAULT_MODEL).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Misconfigured, match="current folder"):
+        SentenceTransformerEmbedder().embed(["tea"])
+    assert loaded == []

@@ -135,6 +135,23 @@ def test_a_session_is_erased_with_its_name(here: Sandbox) -> None:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("kind", ["digest_session", "extract_session", "observe_session"])
+def test_the_dead_letters_of_an_erased_session_go_with_it(here: Sandbox, kind: str) -> None:
+    """They name the session, and their errors may quote it. Those of another session stay."""
+    for key in ("chat", "other"):
+        say("I like tea.", session=key)
+        here.sql(
+            "INSERT INTO dead_letters"
+            " (job_id, namespace_id, kind, scope, args, error_type, message, traceback, errors, crashes)"
+            " SELECT :key, id, :kind, '{}', jsonb_build_object('namespace', name, 'session_key', CAST(:key AS text)),"
+            " 'ValueError', 'x', 'x', 1, 0 FROM namespaces",
+            key=key,
+            kind=kind,
+        )
+    assert Nexus().forget(NAMESPACE, session_key="chat").deleted["dead_letters"] == 1
+    assert here.sql("SELECT job_id FROM dead_letters") == [("other",)]
+
+
 def test_a_session_is_erased_before_it_was_derived_and_its_jobs_go_with_it() -> None:
     say(*TALK, session="one")
     assert [*pending(), *waiting()]

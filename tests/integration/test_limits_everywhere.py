@@ -230,6 +230,7 @@ def test_a_folder_of_topics_has_limits(here: Sandbox, tmp_path: Path, monkeypatc
     assert here.sql("SELECT 1 FROM topics") == []
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["con.md", "deploy.md", "a b.md"])  # a name that no topic may have is no way around
 def test_a_pipe_or_a_device_in_a_folder_of_topics_holds_up_nothing(here: Sandbox, tmp_path: Path, name: str) -> None:
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir):
