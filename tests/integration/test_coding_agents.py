@@ -281,14 +281,16 @@ def test_an_hour_through_the_real_hook_and_a_real_worker(deploy: Callable[..., S
         tell(event.name, **event.fields)
         if number == half:
             tell("PreCompact")
-            eventually(
-                lambda: "Never mock" in tell("SessionStart", source="compact").partition("about this project")[0]
-            )
+            newest = [one.fields["prompt"] for one in events[:half] if one.name == "UserPromptSubmit"][-1]
+            eventually(lambda newest=newest: newest in tell("SessionStart", source="compact"), why=newest)
     tell("SessionEnd", reason="exit")
     eventually(lambda: stored() >= len(TURNS) * 2)
-    told = eventually(
-        lambda: told if all(one in (told := tell("SessionStart", "next", source="startup")) for one in LASTING) else ""
-    )
+
+    def next_session() -> str:
+        told = tell("SessionStart", "next", source="startup")
+        return told if all(one in told for one in LASTING) else ""
+
+    told = eventually(next_session)
     lines = memories_of(told)
     assert len([line for line in lines if not any(one in line for one in LASTING)]) <= 0.1 * len(lines), lines
     assert [word for word in CHATTER if word in told] == []
