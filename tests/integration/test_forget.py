@@ -134,7 +134,6 @@ def test_a_session_is_erased_with_its_name(here: Sandbox) -> None:
         Nexus().forget(NAMESPACE, session_key=f"chat-{SECRET}")
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("kind", ["digest_session", "extract_session", "observe_session"])
 def test_the_dead_letters_of_an_erased_session_go_with_it(here: Sandbox, kind: str) -> None:
     """They name the session, and their errors may quote it. Those of another session stay."""
@@ -152,6 +151,7 @@ def test_the_dead_letters_of_an_erased_session_go_with_it(here: Sandbox, kind: s
     assert here.sql("SELECT job_id FROM dead_letters") == [("other",)]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_session_is_erased_before_it_was_derived_and_its_jobs_go_with_it() -> None:
     say(*TALK, session="one")
     assert [*pending(), *waiting()]
