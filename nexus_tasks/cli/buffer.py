@@ -180,7 +180,7 @@ def clear(
 
 
 @app.command()
-def quarantine(json: Json = False) -> None:
+def quarantine(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List the entries and lines that could not be stored, and why."""
     rows: list[dict[str, Any]] = [
         {
@@ -192,7 +192,7 @@ def quarantine(json: Json = False) -> None:
             "releasable": entry is not None,
             "kept_as": damage.kept_as,
         }
-        for damage, entry in _buffer().quarantine()
+        for damage, entry in _buffer().quarantine()[offset : offset + limit]
     ]
     if json:
         emit(rows)
