@@ -80,7 +80,8 @@ def servers(home: Path, name: str = "") -> list[psutil.Process]:
             ours = f"{home}/" in line or f"{os.path.realpath(home / 'run')}/" in line
             if ours and f"{name}" in line and ("redis-server" in line or "bin/postgres -D" in line):
                 found.append(process)
-    return found
+    pids = {process.pid for process in found}
+    return [process for process in found if process.ppid() not in pids]  # a new child still has its parent's line
 
 
 def sql(endpoints: embedded.ServerAddresses, query: str) -> list[tuple[object, ...]]:

@@ -37,7 +37,8 @@ def test_claude_reads_them_after_the_messages_where_it_writes_memories(
         assert call.text.count("</instructions>") <= 1, "a message closed the tag"
     transcript, question = asked["derive"].parts
     assert WISH not in transcript, "the transcript is shared with other observers, and cached"
-    assert question.startswith(SHOWN)
+    assert SHOWN in question
+    assert question.index(SHOWN) < question.index("<names>")
 
 
 def test_a_change_holds_for_the_next_prompt_and_an_empty_text_removes_them(
