@@ -121,12 +121,18 @@ _LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p
 _BM25 = (
     f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
 )
+_BY_ID = "SELECT * FROM memories WHERE id = {0}.memory_id OFFSET 0"
 _FINDING = "unnest(CAST(:finding AS bigint[]), CAST(:finding_weights AS float8[])) AS asked (key, weight)"
 _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[])) AS asked (key, weight)"
 
 
 # ``OFFSET 0`` makes Postgres look up each memory by an index. Without it the planner read whole tables of up to 30,000
 # memories, which took longer than a search among 100,000.
+#
+# By old statistics a namespace may look as if it had one message. An index of namespaces then looks as good as the
+# right index, and each look-up by it reads the whole namespace. So a memory is looked up by its id alone, before its
+# namespace is compared. And a neighbour is read in the order of ``seq``, which only the index of sessions and ``seq``
+# has.
 #
 # The sums that give the neighbours' ``seq`` are outside the join's condition. Under row-level security, Postgres looks
 # up an index only by conditions whose operators cannot fail, and a sum can overflow.
@@ -163,7 +169,8 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
             CROSS JOIN LATERAL (
                 SELECT id FROM memories
                 WHERE namespace_id = turn.namespace_id AND session_id = turn.session_id AND level = 'raw'
-                      AND seq = beside.seq OFFSET 0
+                      AND seq BETWEEN beside.seq AND beside.seq
+                ORDER BY seq LIMIT 1
             ) AS next
             UNION
             SELECT source_id FROM rests
@@ -182,9 +189,7 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
                coalesce(m.last_validated_at, m.created_at),
                m.author, m.tokens, m.level, m.content_key, m.event_from, m.event_to, found.sources
         FROM found
-        CROSS JOIN LATERAL (
-            SELECT * FROM memories AS m WHERE m.id = found.memory_id AND {visible} OFFSET 0
-        ) AS m
+        CROSS JOIN LATERAL ({_BY_ID.format("found")}) AS m
         LEFT JOIN LATERAL (
             SELECT vector FROM embeddings AS e WHERE e.memory_id = m.id AND {vectors_of} OFFSET 0
         ) AS e ON true
@@ -192,6 +197,7 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
             SELECT {_BM25} AS score
             FROM {_SCORING} JOIN postings AS p ON p.key = asked.key AND p.memory_id = m.id
         ) AS more
+        WHERE {visible}
         """
     )
 
@@ -205,7 +211,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
     the vectors before any memory is looked up. With an HNSW index, ORDER BY and LIMIT are in one query, because the
     planner does not use the index otherwise.
     """
-    looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
+    looked_up = f"LATERAL (SELECT FROM ({_BY_ID}) AS m WHERE {{1}} OFFSET 0) AS fitting"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
     nearest = (
         "SELECT e.memory_id " + nearest_vectors.format(f"CROSS JOIN {looked_up.format('e', fits)}")
