@@ -332,6 +332,8 @@ def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: Sta
 @pytest.mark.parametrize("known", ["nothing", "small namespaces"])
 def test_a_search_reads_few_rows_before_the_tables_have_statistics(here: Sandbox, known: str) -> None:
     """Autovacuum gives a table its statistics minutes after many messages were stored at once."""
+    here.sql("TRUNCATE memories CASCADE")
+    here.sql("DELETE FROM pg_statistic WHERE starelid = 'memories'::regclass")  # those of an earlier test
     if known == "small namespaces":  # any namespace then looks as if it had one message
         many = "FROM generate_series(1, 300) AS n"
         here.sql(f"INSERT INTO namespaces (name) SELECT 'n' || n {many}")
