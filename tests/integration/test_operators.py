@@ -72,7 +72,7 @@ def bury(*names: str, **options: Any) -> list[str]:
     for name in names:
         fails(name)
         asked.append(str(play.delay(name=name, **options).id))
-    work()
+        work()  # one after the other, so that their order is known
     BODIES.clear()
     return asked
 
