@@ -37,7 +37,9 @@ class Suspended:
         self._stopped.release()
 
     def asks(self) -> None:
-        """Wait for the answer; a run that dies before it never gets it."""
+        """Wait for the answer; a run that dies before it never gets it, one that dies after it asks nothing more."""
+        if self._doomed:
+            raise Crash
         self._stopped.release()
         self._may.acquire()
         if self._doomed and self._silent:

@@ -415,6 +415,15 @@ def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., San
     drive(deploy, examples=6, steps=15)
 
 
+def test_a_killed_run_asks_nothing_more() -> None:
+    """A condensation asks again when its first answer is no shorter: killed with that answer, it must end."""
+    asked = []
+    run = Suspended(lambda run: [asked.append(run.asks()) for _ in range(3)])
+    run.die(answered=True)
+    assert run.ended
+    assert len(asked) == 1
+
+
 def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Sandbox]) -> None:
     """A reader that keeps more word for word takes only the first ones; the others are the next reader's."""
     Observing.here = deploy(**SMALL)
