@@ -19,7 +19,7 @@ from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from nexus_tasks.buffer import Damage, SessionBuffer
+    from nexus_tasks.buffer import Damage, Entry, SessionBuffer
     from nexus_tasks.services.buffer_flush import StoreReport
 
 app = typer.Typer(help="Messages that this machine keeps until they are stored in Postgres.", no_args_is_help=True)
@@ -31,6 +31,22 @@ def _buffer() -> SessionBuffer:
     from nexus_tasks.settings import load_settings
 
     return buffer_of(load_settings())
+
+
+def _allowed() -> tuple[str, ...] | None:
+    """The only namespaces whose entries this process may see; ``None``: all."""
+    from nexus_tasks.settings import load_settings
+
+    return load_settings().namespaces
+
+
+def _may_see(namespace: str) -> bool:
+    allowed = _allowed()
+    return allowed is None or namespace in allowed
+
+
+def _sessions(buffer: SessionBuffer) -> list[dict[str, Any]]:
+    return [session for session in buffer.status() if _may_see(session["agent"])]
 
 
 _TIMES = ("started_at", "last_flush", "oldest_unacknowledged")
@@ -48,7 +64,7 @@ def _datetime(seconds: float | None) -> datetime | None:
 def status(json: Json = False) -> None:
     """Show how many entries are kept, since when, and how many files are in quarantine."""
     buffer = _buffer()
-    sessions = _with_datetimes(buffer.status())
+    sessions = _with_datetimes(_sessions(buffer))
     own = [session for session in sessions if session["deployment"] in ("", buffer.deployment)]
     waiting = [session for session in own if session["entries"]]
     document = {
@@ -62,7 +78,7 @@ def status(json: Json = False) -> None:
         "oldest_unacknowledged": min(
             (session["oldest_unacknowledged"] or session["started_at"] for session in waiting), default=None
         ),
-        "quarantined": buffer.quarantined(),
+        "quarantined": buffer.quarantined() if _allowed() is None else len(_quarantine(buffer)),
         "other_deployments": _figures_of_others(sessions, buffer.deployment),
     }
     if json:
@@ -88,7 +104,7 @@ def _figures_of_others(sessions: Sequence[Mapping[str, Any]], own: str) -> list[
 def list_(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List the sessions of this machine's buffer."""
     buffer = _buffer()
-    sessions = _with_datetimes(buffer.status())[offset : offset + limit]
+    sessions = _with_datetimes(_sessions(buffer))[offset : offset + limit]
     if json:
         emit({"folder": buffer.folder, "sessions": sessions})
     else:
@@ -113,7 +129,7 @@ def flush(
     """
     buffer = _buffer()
     if of is not None:
-        if of not in {session["deployment"] for session in buffer.status()}:
+        if of not in {session["deployment"] for session in _sessions(buffer)}:
             raise NotFound(
                 f"The buffer has no entries of a deployment {of!r}.", remedy="Take a name from `nexus buffer status`."
             )
@@ -121,7 +137,7 @@ def flush(
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
 
-    report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer)
+    report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer, allowed=_allowed())
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
     else:
@@ -132,12 +148,13 @@ def flush(
 def recover(json: Json = False) -> None:
     """Recover after a crash. Unfinished and corrupt lines go to quarantine. All other entries can then be stored."""
     recovery = _buffer().recover()
-    entries = sum(len(segment.entries) for segment in recovery.segments)
-    damages = [damage._asdict() for damage in recovery.damages]
+    segments = [segment for segment in recovery.segments if _may_see(segment.agent)]
+    entries = sum(len(segment.entries) for segment in segments)
+    damages = [damage for damage in recovery.damages if _may_see(damage.agent)]
     if json:
-        emit({"entries": entries, "segments": len(recovery.segments), "damages": damages})
+        emit({"entries": entries, "segments": len(segments), "damages": [damage._asdict() for damage in damages]})
     else:
-        _print_recovered(entries, recovery.damages)
+        _print_recovered(entries, damages)
 
 
 @app.command()
@@ -155,7 +172,7 @@ def clear(
     buffer = _buffer()
     lost = [
         one
-        for one in buffer.status()
+        for one in _sessions(buffer)
         if one["deployment"] in ("", buffer.deployment)
         and namespace in (None, one["agent"])
         and session in (None, one["session"])
@@ -192,7 +209,7 @@ def quarantine(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -
             "releasable": entry is not None,
             "kept_as": damage.kept_as,
         }
-        for damage, entry in _buffer().quarantine()[offset : offset + limit]
+        for damage, entry in _quarantine(_buffer())[offset : offset + limit]
     ]
     if json:
         emit(rows)
@@ -201,6 +218,10 @@ def quarantine(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -
     table(names, [[row[name] for name in names] for row in rows], elastic="reason", empty="The quarantine is empty.")
     if any(row["releasable"] for row in rows):
         hint("Refused entries are tried again with `nexus buffer release --all`, for example after an upgrade.")
+
+
+def _quarantine(buffer: SessionBuffer) -> list[tuple[Damage, Entry | None]]:
+    return [pair for pair in buffer.quarantine() if _may_see(pair[0].agent)]
 
 
 @app.command()
@@ -217,7 +238,7 @@ def release(
     buffer = _buffer()
     from nexus_tasks.services import buffer_flush
 
-    count = buffer_flush.release(buffer, file)
+    count = buffer_flush.release(buffer, file, allowed=_allowed())
     buffer.close()
     if json:
         emit({"released": count})

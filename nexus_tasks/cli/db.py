@@ -52,9 +52,12 @@ def accept(json: Json = False) -> None:
     Run this command after this database has replaced another one. Workers refuse to start when the claims belong to
     another database, because jobs would not find their namespaces and would end without effect.
     """
-    deployment = connect().deployment
+    client = connect()
+    deployment = client.deployment
+    from nexus_tasks.services.limits import refuse_limited
     from nexus_tasks.storage import identity
 
+    refuse_limited(client.limit, "db accept")
     with deployment.database.transaction() as tx:
         own = identity.of_database(tx)
     deployment.claims.accept_identity(own)
@@ -81,10 +84,15 @@ def reembed(
     """
     from nexus_tasks.cli.progress import meter
 
-    deployment = connect().deployment
+    client = connect()
+    deployment = client.deployment
+    from nexus_tasks.services.limits import allowed_namespace, refuse_limited
     from nexus_tasks.services.reembedding import drop_others as drop
     from nexus_tasks.services.reembedding import reembed as fill
 
+    namespace = allowed_namespace(client.limit, namespace, "db reembed")
+    if drop_others:
+        refuse_limited(client.limit, "--drop-others")
     with meter("embedded") as progress:
         filled, refused, model = fill(deployment, namespace, progress.at)
     dropped = drop(deployment) if drop_others else 0

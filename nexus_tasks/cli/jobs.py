@@ -263,7 +263,7 @@ def _full_id(client: Nexus, job: str) -> str:
 
     if len(job) >= _ID_LENGTH:
         return job
-    found = ids_that_begin_with(client.deployment, job, 2)
+    found = ids_that_begin_with(client.deployment, job, 2, allowed=client.limit)
     if len(found) > 1 and job not in found:
         raise InvalidInput(f"Several jobs begin with {job!r}.", remedy="Give more of the id.")
     return found[0] if len(found) == 1 else job

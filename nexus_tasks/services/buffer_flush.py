@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -109,7 +109,13 @@ def store_pending(deployment: Deployment) -> None:
     clock.looked_at = time.monotonic()
 
 
-def store_buffer(deployment: Deployment, *, wait: bool = False, buffer: SessionBuffer | None = None) -> StoreReport:
+def store_buffer(
+    deployment: Deployment,
+    *,
+    wait: bool = False,
+    buffer: SessionBuffer | None = None,
+    allowed: Collection[str] | None = None,
+) -> StoreReport:
     """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
 
     Each transaction stores entries of one session.
@@ -119,6 +125,7 @@ def store_buffer(deployment: Deployment, *, wait: bool = False, buffer: SessionB
         buffer: the buffer with the entries of another deployment. Default: the entries of ``deployment``.
         wait: while another process stores the buffer, wait until that process has finished. Without ``wait`` this call
             then returns at once, and its report has ``busy`` set.
+        allowed: store and report only the entries of these namespaces. Default: those of all.
 
     Returns:
         The numbers of stored messages and deleted entries, and the entries that could not be stored.
@@ -133,9 +140,10 @@ def store_buffer(deployment: Deployment, *, wait: bool = False, buffer: SessionB
             report.busy = True
             return report
         recovery = buffer.recover()
-        report.damages += recovery.damages
+        report.damages += [damage for damage in recovery.damages if allowed is None or damage.agent in allowed]
+        mine_only = [segment for segment in recovery.segments if allowed is None or segment.agent in allowed]
         whose = attrgetter("agent", "session", "start_id")
-        by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
+        by_session = [list(found) for _, found in groupby(mine_only, whose)]
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
@@ -170,7 +178,7 @@ def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Seg
     report.entries += buffer.acknowledge(done)
 
 
-def release(buffer: SessionBuffer, name: str | None = None) -> int:
+def release(buffer: SessionBuffer, name: str | None = None, *, allowed: Collection[str] | None = None) -> int:
     """Append refused entries again to their sessions, and delete them from quarantine. Returns how many.
 
     An entry is appended before its file is deleted, so that a crash loses nothing. An entry that is refused again
@@ -178,13 +186,18 @@ def release(buffer: SessionBuffer, name: str | None = None) -> int:
 
     Args:
         name: the name of a file in quarantine. Default: every refused entry of the buffer's deployment.
+        allowed: only entries of these namespaces. Default: those of all.
 
     Raises:
         NotFound: the quarantine has no file of this name.
         InvalidInput: the file has a damaged line, or an entry of another deployment.
         BufferError: the folder cannot be read or written.
     """
-    found = [pair for pair in buffer.quarantine() if name in (None, os.path.basename(pair[0].kept_as))]
+    found = [
+        pair
+        for pair in buffer.quarantine()
+        if name in (None, os.path.basename(pair[0].kept_as)) and (allowed is None or pair[0].agent in allowed)
+    ]
     if name is not None and not found:
         raise NotFound(f"The quarantine has no file {name!r}.", remedy="See `nexus buffer quarantine`.")
     if name is not None and found[0][1] is None:

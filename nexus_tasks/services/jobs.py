@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from nexus_tasks.deployment import Deployment
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 # many seconds. After the commit, this module wakes the job at once.
 RETRY_DELAY = 5.0
 AT_ONCE = 200  # letters or claims per transaction of a bulk retry or drop
+LIMITED_LOOK = 200  # ids that a limited client's search for a job looks at
 LETTERS = ("dead", "retried", "dropped")  # the states of a dead letter
 
 
@@ -178,17 +180,32 @@ def show_job(deployment: Deployment, job_id: str) -> JobDetails:
     )
 
 
-def ids_that_begin_with(deployment: Deployment, start: str, most: int) -> list[str]:
+def ids_that_begin_with(
+    deployment: Deployment, start: str, most: int, *, allowed: Sequence[str] | None = None
+) -> list[str]:
     """At most ``most`` ids of jobs, dead letters and runs that begin with ``start``.
 
-    The list is empty when ``start`` has fewer than ``INDEXED_START`` characters.
+    The list is empty when ``start`` has fewer than ``INDEXED_START`` characters. With ``allowed`` it has only jobs of
+    these namespaces, of the first ``LIMITED_LOOK`` ids that begin so.
     """
     if len(start) < INDEXED_START or not start.isprintable():
         return []
-    found = set(ClaimIndex(deployment.claims).ids_that_begin_with(start, most))
+    looked = most if allowed is None else LIMITED_LOOK
+    found = set(ClaimIndex(deployment.claims).ids_that_begin_with(start, looked))
     with deployment.database.reading() as tx:
-        found.update(dead_letters.ids_that_begin_with(tx, start, most), job_runs.ids_that_begin_with(tx, start, most))
-    return sorted(found)[:most]
+        for table in (dead_letters, job_runs):
+            found.update(table.ids_that_begin_with(tx, start, looked))
+    if allowed is None:
+        return sorted(found)[:most]
+    own = (job_id for job_id in sorted(found) if _namespace_of(deployment, job_id) in allowed)
+    return list(islice(own, most))
+
+
+def _namespace_of(deployment: Deployment, job_id: str) -> str | None:
+    try:
+        return show_job(deployment, job_id).namespace
+    except NotFound:
+        return None
 
 
 def retry(deployment: Deployment, job_id: str, *, urgency: Urgency | None = None) -> JobResult:

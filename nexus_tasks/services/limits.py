@@ -51,17 +51,40 @@ def _check(
         NotAllowed: the call is about another namespace, or about all of them.
         NotFound: the job belongs to another namespace.
     """
-    only = ", ".join(allowed) or "no namespace"
     if "namespace" in signature.parameters:
-        named = given.get("namespace")
-        if named is None and len(allowed) == 1:
-            given["namespace"] = allowed[0]
-        elif named is None:
-            raise NotAllowed(f"{method} needs a namespace here.", remedy=f"Name one of {only}.")
-        elif named not in allowed:
-            raise NotAllowed(f"This client serves {only} only.", remedy="Name another namespace, or another client.")
+        given["namespace"] = allowed_namespace(allowed, given.get("namespace"), method)
     elif "job_id" in signature.parameters:
         if jobs.show_job(deployment, given["job_id"]).namespace not in allowed:
             raise NotFound(f"There is no job {given['job_id']!r}.", remedy="List jobs with `nexus jobs list`.")
     elif method not in _WITHOUT_NAMESPACE:
-        raise NotAllowed(f"{method} concerns all namespaces, and this client serves {only} only.")
+        refuse_limited(allowed, method)
+
+
+def allowed_namespace(allowed: Sequence[str] | None, named: str | None, what: str) -> str | None:
+    """The namespace that ``what`` (a method or command) works on. A missing one becomes the only allowed one.
+
+    Raises:
+        NotAllowed: the client may not use the namespace, or none is named and the client may use several.
+    """
+    if allowed is None or named in allowed:
+        return named
+    if named is not None:
+        only = _listed(allowed)
+        raise NotAllowed(f"This client serves {only} only.", remedy="Name another namespace, or another client.")
+    if len(allowed) != 1:
+        raise NotAllowed(f"{what} needs a namespace here.", remedy=f"Name one of {_listed(allowed)}.")
+    return allowed[0]
+
+
+def refuse_limited(allowed: Sequence[str] | None, what: str) -> None:
+    """Refuse a method or command that concerns all namespaces.
+
+    Raises:
+        NotAllowed: the client is limited.
+    """
+    if allowed is not None:
+        raise NotAllowed(f"{what} concerns all namespaces, and this client serves {_listed(allowed)} only.")
+
+
+def _listed(allowed: Sequence[str]) -> str:
+    return ", ".join(allowed) or "no namespace"

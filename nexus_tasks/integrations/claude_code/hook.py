@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nexus_tasks.buffer import SessionBuffer, default_home
+from nexus_tasks.errors import NotAllowed
 from nexus_tasks.files import make_folder
 from nexus_tasks.transcripts import context_file, events
 from nexus_tasks.transcripts.project import project_namespace
@@ -39,6 +40,7 @@ def _handle(event: Any, namespace: str | None) -> None:
     name, session = event["hook_event_name"], event["session_id"]
     folder = os.environ.get("CLAUDE_PROJECT_DIR") or event.get("cwd") or os.getcwd()
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
+    _check_allowed(namespace)
     home = default_home()
     if name == "SessionStart":
         _print_context(_context(home, namespace, str(session), str(event.get("source"))))
@@ -50,6 +52,13 @@ def _handle(event: Any, namespace: str | None) -> None:
     buffer.close()
     if name in events.STORE_AFTER:
         _store_in_background()
+
+
+def _check_allowed(namespace: str) -> None:
+    """Check that ``NEXUS_NAMESPACES``, if it is set, has the namespace. The hook is too quick to load all settings."""
+    allowed = os.environ.get("NEXUS_NAMESPACES")
+    if allowed is not None and namespace not in map(str.strip, allowed.split(",")):
+        raise NotAllowed(f"NEXUS_NAMESPACES does not have the namespace {namespace}.", remedy="Add it there.")
 
 
 def _context(home: str, namespace: str, session: str, source: str) -> str:

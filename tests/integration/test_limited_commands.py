@@ -1,0 +1,150 @@
+"""Every command of a process that is limited to a namespace: it shows and changes nothing of another one."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.services import context_cache
+from nexus_tasks.transcripts import context_file
+from tests.commandline import nexus
+from tests.integration.inline import say
+from tests.integration.test_nonsense import COMMANDS
+from tests.integration.test_row_security import MINE, THEIRS, both, everything_of
+from tests.sandbox import Sandbox
+
+assert both  # the fixture
+
+SECRET = f"secret of {THEIRS}"
+FUTURE = "of-a-later-release"  # such entries stay in the buffer when another call stores the rest
+
+
+@pytest.fixture
+def limited(both: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sandbox]:
+    """Two namespaces with rows, claims, buffered entries and cached contexts; the process is limited to one."""
+    monkeypatch.chdir(tmp_path)
+    for name in (MINE, THEIRS):
+        say(f"A later secret of {name}.", namespace=name, session="later")  # its jobs are queued
+        both.deployment.buffer.append(name, f"buffered of {name}", {"content": f"secret of {name}"}, FUTURE)
+        both.deployment.buffer.append(name, f"wrong of {name}", {"content": 7})
+    context_cache.refresh(both.deployment)
+    nexus("buffer", "flush")  # the wrong entries go to quarantine
+    Nexus().export(THEIRS, tmp_path / "theirs.jsonl")
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"content": "Hello."}) + "\n")
+    monkeypatch.setenv("NEXUS_NAMESPACES", MINE)
+    with both.another() as deployment:
+        assert deployment.settings.namespaces == (MINE,)
+        yield both
+
+
+def of_theirs(here: Sandbox) -> dict[str, Any]:
+    """All that the other namespace has: rows, claims, entries of the buffer and its quarantine."""
+    redis = here.redis()
+    claims = {key: redis.hgetall(key) for key in redis.scan_iter(f"{here.name}:job:*")}
+    buffered = [one for one in here.deployment.buffer.status() if one["agent"] == THEIRS]
+    aside = [damage for damage, _ in here.deployment.buffer.quarantine() if damage.agent == THEIRS]
+    return {
+        "rows": everything_of(here, THEIRS),
+        "claims": {key: claim for key, claim in claims.items() if claim.get("namespace") == THEIRS},
+        "buffer": buffered,
+        "quarantine": aside,
+    }
+
+
+def names_of_theirs(here: Sandbox, found: dict[str, Any]) -> dict[str, list[str]]:
+    """Words that name things of the other namespace, by the parameter of commands that takes such a word."""
+    ids = [claim["id"] for claim in found["claims"].values()]
+    ids += [
+        job_id
+        for (job_id,) in here.sql(
+            "SELECT job_id FROM job_runs JOIN namespaces n ON n.id = namespace_id WHERE name = :name"
+            " UNION SELECT job_id FROM dead_letters JOIN namespaces n ON n.id = namespace_id WHERE name = :name",
+            name=THEIRS,
+        )
+    ]
+    theirs = "WHERE namespace_id = (SELECT id FROM namespaces WHERE name = :name)"
+    memories = here.sql(f"SELECT id FROM memories {theirs} ORDER BY id", name=THEIRS)
+    aside = [Path(damage.kept_as).name for damage in found["quarantine"]]
+    return {
+        "job": [*(one[:8] for one in ids), *ids],
+        "memory": [str(memories[0][0]), str(memories[-1][0])],
+        "session": ["chat", "later"],
+        "namespace": [THEIRS],
+        "reflection": [str(id) for (id,) in here.sql(f"SELECT id FROM reflections {theirs}", name=THEIRS)],
+        "token": [str(id) for (id,) in here.sql(f"SELECT id FROM tokens {theirs}", name=THEIRS)],
+        "filename": [name for (name,) in here.sql(f"SELECT filename FROM topics {theirs}", name=THEIRS)],
+        "file": [*aside, "theirs.jsonl", "chat.jsonl"],
+        "of": [here.deployment.buffer.deployment],
+    }
+
+
+def lines(path: tuple[str, ...], leaf: Any, words: dict[str, list[str]]) -> Iterator[list[str]]:
+    """The command with words that name things of the other namespace, in this namespace, in the other and in none."""
+    arguments, options = list[list[list[str]]](), list[list[list[str]]]()
+    for one in leaf.params:
+        known = words.get(one.name.rstrip("_"), words.get(one.name.removesuffix("_id"), []))
+        if one.param_type_name == "argument":
+            values = [[word] for word in known] or [["secret"]]
+            arguments.append(values if one.required else [*values, []])
+        elif one.name == "namespace":
+            options.append([[], [f"--namespace={MINE}"], [f"--namespace={THEIRS}"]])
+        elif one.opts[0] in ("--yes", "--all", "--json", "--drop-others"):
+            options.append([[], [one.opts[0]]] if one.opts[0] in ("--all", "--json", "--drop-others") else [["--yes"]])
+        elif known:
+            options.append([[], *([f"{one.opts[0]}={word}"] for word in known)])
+        elif one.required:
+            options.append([[f"{one.opts[0]}=read"]])
+    for chosen in itertools.product(*arguments, *options):
+        yield [*path, *itertools.chain.from_iterable(chosen)]
+
+
+@pytest.mark.long
+def test_no_command_of_a_limited_process_shows_or_changes_another_namespace(
+    limited: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = of_theirs(limited)
+    assert all(before.values())
+    words = names_of_theirs(limited, before)
+    assert all(words.values()), words
+    signs = [SECRET, f"of {THEIRS}", *(one for one in words["job"] if len(one) > 8), *words["file"][:-2]]
+    faults, tried = list[tuple[str, list[str]]](), 0
+    for path, leaf in COMMANDS:
+        named = words if path[0] != "buffer" else words | {"session": [one["session"] for one in before["buffer"]]}
+        for line in lines(path, leaf, named):
+            monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))
+            told = nexus(*line)
+            tried += 1
+            shown = told.stdout + told.stderr
+            given = " ".join(line)
+            faults += [(f"shows {sign}", line) for sign in signs if sign in shown and sign not in given]
+            if told.returncode == 0 and f"--namespace={THEIRS}" in line:
+                faults.append(("is not refused", line))
+        after = of_theirs(limited)
+        faults += [(f"changes {what}", list(path)) for what in before if before[what] != after[what]]
+        before = after
+    assert faults == [], "\n".join(f"{what}: {line}" for what, line in faults)
+    assert tried > 200
+
+
+def test_the_hook_of_a_limited_process_tells_and_keeps_nothing_of_another_namespace(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = deploy(NEXUS_NAMESPACES=MINE)
+    event = json.dumps({"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}).encode()
+    prompt = json.dumps({"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "Hello."}).encode()
+    for namespace in (MINE, THEIRS):
+        context_file.put(str(here.folder), namespace, f"The secret of {namespace}.")
+        for one in (event, prompt):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(one)))
+            told = nexus("hook", "claude-code", "--namespace", namespace)
+            assert ("secret of" in told.stdout) == (one == event and namespace == MINE)
+    assert [one["agent"] for one in here.deployment.buffer.status()] == [MINE]
+    assert f"does not have the namespace {THEIRS}" in (here.folder / "logs" / "hook.log").read_text()
