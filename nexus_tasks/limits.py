@@ -8,8 +8,10 @@ from __future__ import annotations
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 MESSAGE_CHARACTERS = 1_000_000  # of a message: its content, and its tool calls as JSON, together
+TOOL_CALL_VALUES = 10_000  # of the tool calls of a message: objects, lists, and the values in them
 MESSAGES_PER_CALL = 100_000  # of one call of `ingest`, and of one session in a file
 OBSERVERS_PER_CALL = 100
+DERIVATIONS_PER_CALL = 100_000  # messages of a call times their observers; each is a job, and all take about 20 s
 
 # --- names and other arguments ----------------------------------------------------------------------------------------
 NAME_CHARACTERS = 256  # of a session key, observer, subject, author or id that is stored

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from nexus_tasks import limits
 from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput, faults
-from nexus_tasks.types import Message, check_count, check_name, check_size
+from nexus_tasks.types import Message, check_count, check_message, check_name
 
 # The context types of entries.
 MESSAGE = "message"  # the payload is one message: an object with the fields of `Message`, or only the message's content
@@ -128,7 +128,7 @@ def _message(fields: object) -> Message:
         raise InvalidInput(f"A message is an object or a text, not {type(fields).__name__}.")
     try:
         made = _MESSAGE.validate_python(dict(fields))
-        check_size(made)
+        check_message(made)
         return made
     except ValidationError as error:
         raise InvalidInput(f"This is not a message: {faults(error.errors(), root='it')}.") from None

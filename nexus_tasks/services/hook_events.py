@@ -23,7 +23,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.transcripts import position
 from nexus_tasks.transcripts.position import Position
-from nexus_tasks.types import Message, Role, check_size
+from nexus_tasks.types import Message, Role, check_message
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _message(fields: dict[str, Any]) -> Message | None:
     try:
         when = datetime.fromisoformat(fields["occurred_at"]) if "occurred_at" in fields else None
         made = Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
-        check_size(made)
+        check_message(made)
         return made
     except (InvalidInput, ValueError, TypeError) as error:
         log.warning("A line of a transcript is not a message: %s", error)
@@ -113,7 +113,7 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
         tool_calls=(call,) if call else (),
         id=f"entry:{start_id}:{entry.entry_seq}",
     )
-    check_size(made)
+    check_message(made)
     return made
 
 

@@ -22,6 +22,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Literal
 
+from nexus_tasks import limits
 from nexus_tasks.cognition import erasure
 from nexus_tasks.cognition.observing import observe as observing
 from nexus_tasks.deployment import Deployment
@@ -59,6 +60,21 @@ def scrubbed(message: Message) -> Message:
         author=None if message.author is None else scrub(message.author)[:MAX_NAME],
         tool_calls=calls,
     )
+
+
+def check_derivations(messages: Sequence[Message], observers: Sequence[str]) -> None:
+    """Check that one call does not ask for too many derivations: each observer gets facts from each message.
+
+    Raises:
+        InvalidInput: it does.
+    """
+    wanted = len(messages) * len(observers)
+    if wanted > limits.DERIVATIONS_PER_CALL:
+        raise InvalidInput(
+            f"{len(messages):,} messages for {len(observers):,} observers make {wanted:,} derivations; at most"
+            f" {limits.DERIVATIONS_PER_CALL:,} are allowed.",
+            remedy="Make several calls with fewer messages each; nothing was stored.",
+        )
 
 
 Changed = Mapping[str, tuple[KnownMessage, Message]]  # key → the stored message, and the message that was given
@@ -125,9 +141,11 @@ class SessionWriter:
                 erases the stored message, and what was derived from it alone. ``keep`` counts the new one as a repeat.
 
         Raises:
-            InvalidInput: ``changed`` is ``refuse``, and a message has changed.
+            InvalidInput: there are too many observers for so many messages, or ``changed`` is ``refuse``, and a message
+                has changed.
         """
         wanted = self.namespace.observers if observers is None else observers
+        check_derivations(messages, wanted)
         if self.namespace.scrub:
             messages = list(map(scrubbed, messages))
         decide = {"refuse": self._refuse, "replace": self._replace, "keep": self._keep}[changed]

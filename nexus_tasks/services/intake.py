@@ -16,9 +16,9 @@ from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, Transient, faults
 from nexus_tasks.services import buffer_flush
-from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.services.ingestion import SessionWriter, check_derivations
 from nexus_tasks.storage import namespaces
-from nexus_tasks.types import Message, Receipt, check_name, check_namespace, check_size
+from nexus_tasks.types import Message, Receipt, check_message, check_name, check_namespace
 
 _MESSAGE = TypeAdapter(Message)
 
@@ -39,6 +39,7 @@ def ingest(
     session_key = check_name("session_key", session_key)
     said = _messages(messages)
     wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
+    check_derivations(said, wanted or ())  # before the messages may go to the buffer
     try:
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
         with deployment.database.transaction() as tx:
@@ -72,7 +73,7 @@ def _messages(given: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
                 remedy="Give each message an id, and store them in several calls; nothing was stored.",
             )
         said.append(_message(position, message))
-        check_size(said[-1])
+        check_message(said[-1])
     return said
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
@@ -109,10 +109,10 @@ def import_(
     return TransferReceipt(namespace=namespace, file=name, rows=rows)
 
 
-def _store(tx: Transaction, namespace_id: int, documents: Iterator[tuple[int, Any]]) -> dict[str, int]:
+def _store(tx: Transaction, namespace_id: int, documents: Iterator[reading.Line]) -> dict[str, int]:
     reached = 0
 
-    def counted() -> Iterator[tuple[int, Any]]:
+    def counted() -> Iterator[reading.Line]:
         nonlocal reached
         for numbered in documents:
             reached = numbered[0]
@@ -130,7 +130,7 @@ def _store(tx: Transaction, namespace_id: int, documents: Iterator[tuple[int, An
         ) from error
 
 
-def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
+def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[reading.Line]:
     number = 0
     while line := file.readline(limits.IMPORT_LINE_CHARACTERS + 1):
         number += 1
@@ -140,7 +140,7 @@ def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[tuple[int,
                 remedy="Give a file that `nexus export` wrote; nothing was stored.",
             )
         try:
-            yield number, json.loads(line)
+            yield number, json.loads(line), len(line)
         except (ValueError, RecursionError):
             raise InvalidInput(f"Line {number} is not JSON.") from None
         note(number)

@@ -33,7 +33,7 @@ from nexus_tasks.types.memories import (
     TopicDetails,
     TopicInfo,
 )
-from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, calls_size, check_size
+from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, calls_size, check_message, check_size
 from nexus_tasks.types.names import (
     LEVELS,
     MAX_NAME,
@@ -155,6 +155,7 @@ __all__ = [
     "as_stored",
     "calls_size",
     "check_count",
+    "check_message",
     "check_name",
     "check_namespace",
     "check_size",

@@ -72,6 +72,16 @@ class Message:
         object.__setattr__(self, "tool_calls", _tool_calls(self.tool_calls))
 
 
+def check_message(message: Message) -> None:
+    """Check that a message is not too long, and that its tool calls have not too many values.
+
+    Raises:
+        InvalidInput: one of them is beyond its limit.
+    """
+    check_size(message)
+    _check_values(message.tool_calls)
+
+
 def check_size(message: Message) -> None:
     """Check that the content and the tool calls of a message are not too long together.
 
@@ -105,6 +115,21 @@ def _tool_calls(given: object) -> tuple[Mapping[str, Any], ...]:
     if _NUL_IN_JSON.search(text):
         raise InvalidInput("tool_calls hold a NUL character, which Postgres cannot store.")
     return tuple(given)
+
+
+def _check_values(given: Sequence[Any]) -> None:
+    """Check that tool calls have not too many values, because each text among them is scrubbed alone."""
+    values, left = 0, list[Any]([given])
+    while left:
+        one = left.pop()
+        inner = one.values() if isinstance(one, Mapping) else one
+        values += len(inner)
+        left += (each for each in inner if isinstance(each, Mapping | list | tuple))
+        if values > limits.TOOL_CALL_VALUES:
+            raise InvalidInput(
+                f"tool_calls have more than {limits.TOOL_CALL_VALUES:,} values.",
+                remedy="Leave out what nobody will ask for, or store it as one text; nothing was stored.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from nexus_tasks.idempotency import quarantine
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.storage import tenancy, topics
+from nexus_tasks.storage.transfer import reading
 from tests.commandline import nexus
 from tests.integration.inline import say, work
 from tests.integration.test_nonsense import leaves
@@ -44,6 +45,14 @@ BEYOND: dict[str, tuple[str, Callable[[Nexus], Any]]] = {
     "content and tool calls": (
         "1,000,000",
         lambda nexus: nexus.ingest(NAMESPACE, "s", [Message(content="x" * 600_000, tool_calls=CALLS)]),
+    ),
+    "values of tool calls": (
+        "10,000",
+        lambda nexus: nexus.ingest(NAMESPACE, "s", [{"content": "x", "tool_calls": [{"a": [["x", {}]] * 3_400}]}]),
+    ),
+    "derivations": (
+        "100,000",
+        lambda nexus: nexus.ingest(NAMESPACE, "s", [{"content": "a"}] * 1_001, observers=[f"o{n}" for n in range(100)]),
     ),
     "observers": (
         "100",
@@ -303,6 +312,34 @@ def test_an_import_of_an_endless_line_ends(tmp_path: Path, monkeypatch: pytest.M
     file.write_text("[" * 5_000)
     with pytest.raises(InvalidInput, match="Line 1 has more than 1,000 characters"):
         Nexus().import_("another", file)
+
+
+def test_the_default_observers_count_too() -> None:
+    client = Nexus()
+    client.create_namespace(NAMESPACE)
+    client.set_namespace(NAMESPACE, observers=[f"o{n}" for n in range(100)])
+    with pytest.raises(InvalidInput, match="100,100 derivations; at most 100,000"):
+        client.ingest(NAMESPACE, "s", [{"content": "a", "id": f"{n}"} for n in range(1_001)])
+    assert client.memories(NAMESPACE) == []
+
+
+def test_an_import_holds_few_long_lines_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand rows of 50 MB each would be held at once, if only the rows were counted."""
+    client, file = Nexus(), tmp_path / "export.jsonl"
+    client.ingest(NAMESPACE, "chat", [{"content": f"{n} {'x' * 100_000}"} for n in range(30)])
+    client.export(NAMESPACE, file)
+    held = list[int]()
+    insert = reading.insert_rows
+
+    def watched(tx: Any, model: Any, rows: Any, **more: Any) -> Any:
+        held.append(sum(len(row.get("content") or "") for row in rows))
+        return insert(tx, model, rows, **more)
+
+    monkeypatch.setattr(reading, "CHARACTERS_AT_ONCE", 500_000)
+    monkeypatch.setattr(reading, "insert_rows", watched)
+    client.import_("another", file)
+    assert len(client.memories("another")) == 30
+    assert 400_000 < max(held) < 1_000_000
 
 
 # --- MCP over HTTP ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers.conversation import Conversation, file_error
 from nexus_tasks.transcripts.claude_code import Reader
-from nexus_tasks.types import Message, check_name, check_size
+from nexus_tasks.types import Message, check_message, check_name
 
 _FIRST_LINES = 50
 
@@ -42,7 +42,7 @@ def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[
         when = fields.pop("occurred_at", None)
         try:
             message = Message(**fields, occurred_at=datetime.fromisoformat(when) if when else None)
-            check_size(message)
+            check_message(message)
         except (InvalidInput, ValueError):
             reader.broken += 1
         else:

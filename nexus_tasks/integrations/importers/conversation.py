@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.types import Message, check_count, check_size
+from nexus_tasks.types import Message, check_count, check_message
 
 T = TypeVar("T")
 _KINDS: dict[type, str] = {
@@ -48,7 +48,7 @@ class ConversationBuilder:
             InvalidInput: the message is too long, the session has too many messages, or the session has a different
                 message with the same id.
         """
-        check_size(message)
+        check_message(message)
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
             if (first.content, first.role, first.author) != (message.content, message.role, message.author):

@@ -24,6 +24,7 @@ from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSIO
 from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
 
 AT_ONCE = 1_000  # rows per insert
+CHARACTERS_AT_ONCE = 20_000_000  # of the lines of one insert, which bounds the memory
 _MODELS = {model.__tablename__: model for model in TABLES}
 _ORDER = {name: position for position, name in enumerate(_MODELS)}
 
@@ -62,10 +63,11 @@ _RAISE_LAST_SEQ = """
     WHERE s.id = said.session_id AND s.last_seq < said.seq
 """
 
+Line = tuple[int, Any, int]  # the line's number, its document, and its length in characters
 Ids = dict[str, dict[int, int]]  # table → exported id → new id
 
 
-def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any]]) -> dict[str, int]:
+def store(tx: Transaction, namespace_id: int, documents: Iterable[Line]) -> dict[str, int]:
     """Store the documents of an export. Returns the number of stored rows of each table.
 
     Each row gets a new id, and the references between rows get the new ids. After an error nothing is stored, because
@@ -73,7 +75,7 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
 
     Args:
         namespace_id: the namespace to import into.
-        documents: (line number, document) pairs.
+        documents: the lines of the export.
 
     Raises:
         InvalidInput: the namespace has sessions already, or the documents are not a complete and valid export of this
@@ -100,14 +102,14 @@ class _Reading:
         self.perspectives: list[dict[str, Any]] = []
         self.reflections: list[dict[str, Any]] = []
 
-    def read(self, documents: Iterable[tuple[int, Any]]) -> None:
+    def read(self, documents: Iterable[Line]) -> None:
         numbered = iter(documents)
-        self._header(*next(numbered, (1, None)))
+        self._header(*next(numbered, (1, None, 0))[:2])
         rows, ended, reached = 0, None, -1
         groups = groupby(numbered, key=_kind)
         for name, run in groups:
             if name == "end":
-                [(_, end), *more] = run
+                [(_, end, _), *more] = run
                 ended = end["end"]
                 if more or next(groups, None) is not None:
                     raise InvalidInput("Lines follow the end of the export.")
@@ -141,13 +143,14 @@ class _Reading:
                 {"settings": _json(settings), "n": self.namespace_id},
             )
 
-    def _rows(self, model: type[Base], run: Iterable[tuple[int, Any]]) -> int:
-        count, page = 0, list[tuple[int, dict[str, Any]]]()
-        for line, document in run:
+    def _rows(self, model: type[Base], run: Iterable[Line]) -> int:
+        count, page, characters = 0, list[tuple[int, dict[str, Any]]](), 0
+        for line, document, length in run:
             page.append((line, {key: value for key, value in document.items() if key != "table"}))
-            if len(page) == AT_ONCE:
+            characters += length
+            if len(page) == AT_ONCE or characters >= CHARACTERS_AT_ONCE:
                 count += self._store(model, page)
-                page = []
+                page, characters = [], 0
         return count + self._store(model, page)
 
     def _store(self, model: type[Base], page: list[tuple[int, dict[str, Any]]]) -> int:
@@ -353,8 +356,8 @@ def _check_content(row: Mapping[str, Any]) -> None:
         raise InvalidInput(f"content has {len(content):,} characters; at most {most:,} are stored.")
 
 
-def _kind(numbered: tuple[int, Any]) -> str:
-    line, document = numbered
+def _kind(numbered: Line) -> str:
+    line, document, _ = numbered
     if not isinstance(document, dict) or not ("end" in document or isinstance(document.get("table"), str)):
         raise InvalidInput(f"Line {line} is no row of an export.")
     return "end" if "end" in document else str(document["table"])
