@@ -57,7 +57,8 @@ result_expires = 86_400
 result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
 
 # --- queues -----------------------------------------------------------------------------------------------------------
-QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
+# `urgent` has the messages of the jobs that a reader waits for, whatever the queue of their kind is.
+QUEUES = ("derive", "reflect", "digest", "capture", "maintenance", "urgent")
 _exchange = Exchange("nexus", type="direct")
 task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]
 task_default_queue = "maintenance"

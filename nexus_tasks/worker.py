@@ -38,6 +38,7 @@ from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import worker_init
 
+from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import ConfigurationError, NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
@@ -48,6 +49,7 @@ from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import Redi
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.idempotency.celery_patches.unknown_kinds import keep_jobs_of_unknown_kinds
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
+from nexus_tasks.idempotency.request import URGENT
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
@@ -97,17 +99,26 @@ def preload(sender: Any, **_kwargs: object) -> None:
 class PatchStep(ClosedChannelStep):
     """Patches Celery and kombu, so that a lost connection or a malformed message does not end the worker.
 
-    The step also listens for revoked messages. The claim of a revoked message is dropped.
+    The step also listens for revoked messages. The claim of a revoked message is dropped. A worker that reads the queue
+    ``capture`` reads ``urgent`` too, also when its ``--queues`` names only ``capture``.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         _refuse_green_threads(parent.pool_cls)
+        _read_urgent_jobs(parent.app)
         listen_for_revokes()
         move_malformed_aside()
         keep_jobs_of_unknown_kinds()
         send_each_errback()
         answer_honestly()
+
+
+def _read_urgent_jobs(app: Celery) -> None:
+    """Read the queue of urgent jobs beside ``capture``, whose jobs become urgent when a caller waits for them."""
+    queues = app.amqp.queues
+    if "capture" in queues.consume_from:
+        queues.select_add(next(queue for queue in config.task_queues if queue.name == URGENT))
 
 
 def _refuse_green_threads(pool: type) -> None:

@@ -68,7 +68,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
         key="",
         job_id=requests[0].id,
         kind=task.kind.name,
-        queue=task.kind.queue,
+        queue=requests[0].queue,
         args=json.loads(requests[0].args),
         published_at="",
         namespace=requests[0].namespace,

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
 
 from nexus_tasks.errors import ConfigurationError, InvalidInput, faults
-from nexus_tasks.idempotency.request import VERSION, Flags, Request, WhileRunning, canonical, compact
+from nexus_tasks.idempotency.request import URGENT, VERSION, Flags, Request, WhileRunning, canonical, compact
 from nexus_tasks.types import JobOutcome
 
 OURS = "nexus_tasks."  # the first part of the Celery names of this package's own kinds
@@ -157,7 +157,7 @@ class JobKind:
         self, arguments: Arguments, *, job_id: str | None = None, delay: float = 0.0, wait_reason: str = "delay"
     ) -> Request:
         """The request that asks for this job with ``arguments``, due in ``delay`` seconds."""
-        named = arguments.model_dump(mode="json")
+        named, flags = arguments.model_dump(mode="json"), arguments.flags()
         args = compact(named)
         if "\\u0000" in args and _NUL.search(args):
             raise InvalidInput(f"{self.name}: an argument holds a NUL, which Postgres cannot store.")
@@ -165,10 +165,10 @@ class JobKind:
             id=job_id or str(uuid.uuid4()),
             kind=self.name,
             namespace=arguments.namespace,
-            queue=self.queue,
+            queue=URGENT if flags.urgency == URGENT else self.queue,
             scope=self._canonical(named),
             args=args,
-            flags=arguments.flags(),
+            flags=flags,
             while_running=self.while_running,
             immutable=self.immutable,
             live_ends_wait=self.live_ends_wait,

@@ -16,6 +16,9 @@ from pydantic_core import to_json
 VERSION = 1
 
 WhileRunning = Literal["drop", "rerun"]
+# The urgency of jobs that a caller waits for, and the name of the queue that has their messages. `lua/common.lua` has
+# the same name.
+URGENT = "urgent"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +26,7 @@ class Flags:
     """The flags of a request. When two requests ask for the same work, their flags are merged.
 
     The merged flags have ``force`` if one of the requests has it. They have the reasons of both requests. Their urgency
-    is ``live`` if one of the requests is ``live``.
+    is the higher one: ``urgent``, then ``live``, then any other.
     """
 
     force: bool = False

@@ -27,7 +27,7 @@ from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
 from nexus_tasks.idempotency.producer.message_options import check_message_options
 from nexus_tasks.idempotency.producer.result import EagerJobResult, EagerRunResult, JobResult, RunResult
 from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
-from nexus_tasks.idempotency.request import Flags, Request
+from nexus_tasks.idempotency.request import URGENT, Flags, Request
 from nexus_tasks.idempotency.worker.executor import execute, leave_to_others
 
 # Options of Celery that a job refuses. Celery's limits and priorities would contradict the claims. The sweep would take
@@ -180,7 +180,7 @@ class JobTask(Task):  # type: ignore[misc]
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
         publisher = self.engine.publisher
-        if not publisher.has_template(self.kind.name):  # a template exists only if the queue exists
+        if not publisher.has_template(self.kind.name, self.kind.queue):  # a template exists only if the queue exists
             self._check_application()
         return publisher.enqueue(requests, **options)
 
@@ -301,7 +301,10 @@ class JobTask(Task):  # type: ignore[misc]
                 them.
         """
         try:
-            return self.kind.received(self.kind.named(args, kwargs), job_id=self.request.id)
+            request = self.kind.received(self.kind.named(args, kwargs), job_id=self.request.id)
+            # The arguments do not say which queue the message was in, because a claim may have become urgent.
+            queue = (self.request.delivery_info or {}).get("routing_key")
+            return replace(request, queue=queue) if queue == URGENT else request
         except InvalidInput as error:
             if "key" not in header:
                 if not (header or self.request.is_eager or self.request.called_directly):

@@ -108,12 +108,10 @@ def _ended(result: JobResult, deadline: float) -> bool:
 
 
 def _results(deployment: Deployment, namespace: str, view: session_view.SessionView) -> list[JobResult]:
-    named = {"namespace": namespace, "session_key": view.session_key}
+    named = {"namespace": namespace, "session_key": view.session_key, "reason": "blocked"}
     results = list[JobResult]()
     if view.observe_now:
-        results.append(
-            observe_session.observe_session.on(deployment).apply_async(kwargs={**named, "reason": "blocked"})
-        )
+        results.append(observe_session.observe_session.on(deployment).apply_async(kwargs=named))
     if view.reflect_now:
         results.append(reflect_observations.reflect_observations.on(deployment).apply_async(kwargs=named))
     return results

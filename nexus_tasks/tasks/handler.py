@@ -15,6 +15,7 @@ from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments
+from nexus_tasks.idempotency.request import URGENT
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.outbox import job_header
 from nexus_tasks.storage import job_runs
@@ -68,7 +69,7 @@ class NamespaceRun:
             still_mine=self.run.check,
             record=record,
             instructions=namespace.instructions,
-            urgency=self.run.flags.urgency if not self.run.eager else "live",
+            urgency="live" if self.run.eager or self.run.flags.urgency == URGENT else self.run.flags.urgency,
             queued=lambda: follow_ups.ask_for(self.deployment, "submit_batch", namespace=namespace.name),
             freed=lambda: follow_ups.wake_held(self.deployment, namespace.name),
             run=(chosen[0].key, chosen[0].token or ""),

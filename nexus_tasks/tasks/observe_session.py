@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from nexus_tasks.cognition.observing import observe
 from nexus_tasks.idempotency.kind import Arguments
-from nexus_tasks.idempotency.request import Flags, Request
+from nexus_tasks.idempotency.request import URGENT, Flags, Request
 from nexus_tasks.storage import observations
 from nexus_tasks.storage.newest import newest
 from nexus_tasks.tasks import follow_ups, reflect_observations
@@ -33,8 +33,12 @@ class ObserveSession(Arguments):
     reason: Reason = "ingest"
 
     def flags(self) -> Flags:
-        """The flags of this request. ``force`` is set when a reader waits, and stays set when requests are merged."""
-        return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
+        """The flags of this request. ``force`` is set when a reader waits, and stays set when requests are merged.
+
+        When a reader waits, the job also goes ahead of other jobs.
+        """
+        urgent = self.reason == "blocked"
+        return Flags(force=urgent, reasons=(self.reason,), urgency=URGENT if urgent else "live")
 
 
 _OUTBOX = of_rows(

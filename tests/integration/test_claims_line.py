@@ -9,6 +9,7 @@ import pytest
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claimed, Wakeup
+from nexus_tasks.idempotency.request import URGENT, Request
 from tests.integration.claiming import AHEAD, LEASE, Bench, new_bench, tagged, waited_for
 
 CAP = 16
@@ -286,3 +287,69 @@ def test_the_end_of_a_run_costs_the_same_behind_a_long_line(bench: Bench) -> Non
         assert end(bench, str(oldest.args["name"])) == []
         costs.append(commands() - before)
     assert costs[1] <= costs[0] + 5, costs  # others use this Redis too, rarely at this moment
+
+
+def urgent(bench: Bench, name: str, **options: str) -> Request:
+    """The request of a caller who waits for the job."""
+    return bench.request(name, **{**options, "queue": URGENT, "urgency": URGENT})
+
+
+def test_an_urgent_claim_needs_no_place_in_its_line(bench: Bench) -> None:
+    ask_in_turn(bench, *[f"a{n:02}" for n in range(40)])
+    for name in ("a39", "new"):  # a claim that stands in line, and a new one
+        [ticket] = bench.claims.claim([urgent(bench, name)])
+        assert ticket.wakeup
+        assert ticket.wakeup.queue == URGENT
+        bench.audit()
+    [ticket] = bench.claims.claim([urgent(bench, "a00")])  # one whose message is on its way
+    assert ticket.wakeup
+    bench.audit()
+    assert bench.begin(urgent(bench, "a00"), "t-a00")[0] is Begun.RUN
+    assert names(bench.woken) == ["a08"]  # the next in line has the place that it left
+    assert begin(bench, "a00") is Begun.SUPERSEDED
+    bench.audit()
+
+
+def test_at_the_cap_an_urgent_claim_gets_the_next_slot(bench: Bench) -> None:
+    ask_in_turn(bench, *[f"a{n:02}" for n in range(40)])
+    begun = [f"a{n:02}" for n in range(CAP)]
+    assert {begin(bench, name) for name in begun} == {Begun.RUN}
+    [ticket] = bench.claims.claim([urgent(bench, "late")])
+    assert ticket.wakeup is None
+    assert end(bench, "a00") == ["late"]
+    assert begin(bench, "a16") is Begun.RUN  # a worker that got its message before
+    assert bench.begin(urgent(bench, "late"), "t")[0] is Begun.EARLY
+    assert end(bench, "a01") == ["late"]
+    bench.audit()
+    assert bench.begin(urgent(bench, "late"), "t")[0] is Begun.RUN
+    assert end(bench, "a02") == ["a17"]
+
+
+def test_a_flood_of_urgent_claims_leaves_few_messages_in_their_queue(bench: Bench) -> None:
+    sent = [bench.claims.claim([urgent(bench, f"a{n}")])[0].wakeup for n in range(40)]
+    assert len([one for one in sent if one]) == AHEAD
+    [ticket] = bench.claims.claim([urgent(bench, "b", namespace="other")])
+    assert ticket.wakeup
+    bench.audit()
+
+
+def test_a_rerun_goes_to_the_queue_that_its_request_names(bench: Bench) -> None:
+    for first, second, queue in (
+        (urgent(bench, "a"), bench.request("a"), "maintenance"),
+        (bench.request("b"), urgent(bench, "b"), URGENT),
+    ):
+        run = bench.run(first, published_at="")
+        bench.claims.claim([second])
+        [woken] = bench.claims.finish([run], ["completed"])
+        assert woken.queue == queue
+        bench.audit()
+
+
+def test_a_run_that_is_cut_off_stays_urgent(bench: Bench) -> None:
+    run = bench.run(bench.request("a"))
+    bench.claims.claim([urgent(bench, "a")])
+    bench.claims.wait([run], "retry", 1.0, retry=True)
+    bench.jump(2)
+    [woken] = bench.sweep_due()
+    assert woken.queue == URGENT
+    bench.audit()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,7 +36,7 @@ from hypothesis.stateful import (
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
-from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.request import URGENT, Request
 from tests.integration.claiming import ATTEMPTS, LEASE, Bench, new_bench, waited_for
 
 CAP = 2
@@ -57,6 +57,7 @@ JOBS = [
 ]
 REASONS = ("ripeness", "budget", "throttle", "batch", "retry")  # for which a run waits; `begin` has two of its own
 
+QUEUES = sorted({URGENT, *(str(options["queue"]) for options in KINDS.values())})
 # The first is asked for most: what makes a rerun, or a merge, is asking for the same again.
 jobs = st.sampled_from([JOBS[0]] * 4 + JOBS)
 which = st.integers(0, 20)  # of what there is at the time
@@ -78,6 +79,7 @@ class Message:
     job: tuple[str, str, str]
     job_id: str
     published_at: int
+    queue: str
     canvas: bool = False
 
 
@@ -115,7 +117,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.bench = self.context.__enter__()
         self.claims = self.bench.claims
         self.model = Model()
-        self.queues: dict[str, list[Message]] = {str(options["queue"]): [] for options in KINDS.values()}
+        self.queues: dict[str, list[Message]] = {queue: [] for queue in QUEUES}
         self.works: list[Work] = []
         self.burials: list[Claim] = []
         self.asked = self.flushes = 0
@@ -134,7 +136,8 @@ class ClaimsMachine(RuleBasedStateMachine):
                 continue  # whether it arrives shows in `complete`
             job = (wakeup.kind, wakeup.namespace, str(wakeup.args["name"]))
             if arrive:
-                self.queues[wakeup.queue].append(Message(job, wakeup.job_id, int(wakeup.published_at)))
+                message = Message(job, wakeup.job_id, int(wakeup.published_at), wakeup.queue)
+                self.queues[wakeup.queue].append(message)
 
     def look(self) -> dict[str, dict[str, str]]:
         self.seen = self.bench.audit()
@@ -196,13 +199,23 @@ class ClaimsMachine(RuleBasedStateMachine):
         anew=st.booleans(),
         arrive=luck,
         canvas=st.booleans(),
+        urgent=st.booleans(),
     )
     def ask(
-        self, job: tuple[str, str, str], force: bool, delay: float, anew: bool, arrive: bool, canvas: bool = False
+        self,
+        job: tuple[str, str, str],
+        force: bool,
+        delay: float,
+        anew: bool,
+        arrive: bool,
+        canvas: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.asked += 1
         reason = "" if anew else f"r{self.asked}"
         asked = self.request(job, force=force, reasons=(reason,) if reason else (), urgency="live", delay=delay)
+        if urgent:
+            asked = replace(asked, queue=URGENT, flags=replace(asked.flags, urgency=URGENT))
         asked = asked.renewed() if anew else asked
         key = self.bench.key(asked)
         was, marker = self.seen.get(key, {}), self.claims.marker(key)
@@ -220,7 +233,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.model.parked[asked.id] = (key, ticket.job_id)
             if arrive and not in_line:  # under its own id, whatever the claim does
                 at = int(ticket.wakeup.published_at) if ticket.wakeup else 0
-                self.queues[asked.queue].append(Message(job, asked.id, at, canvas=True))
+                self.queues[asked.queue].append(Message(job, asked.id, at, asked.queue, canvas=True))
         mine = canvas and ticket.job_id == asked.id
         self.publish([ticket.wakeup] if ticket.wakeup and not mine else [], arrive)
         if state is None and asked.immutable and not anew and marker and marker[1] not in ("dropped", "gone"):
@@ -264,7 +277,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     def begin(self, message: Message) -> None:
         kind, namespace, _ = message.job
-        asked = self.request(message.job, id=message.job_id)
+        asked = replace(self.request(message.job, id=message.job_id), queue=message.queue)
         key = self.bench.key(asked)
         was, slots = self.seen.get(key, {}), self.claims.counts(namespace).get("slots", 0)
         marker, paused = self.claims.marker(key), kind in self.claims.paused()
@@ -447,7 +460,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             del self.model.settled[name]
 
     @precondition(lambda self: self.model.settled)
-    @rule(queue=st.sampled_from(sorted(str(options["queue"]) for options in KINDS.values())))
+    @rule(queue=st.sampled_from(QUEUES))
     def sweep_settle(self, queue: str) -> None:
         self.publish(self.bench.sweep_settle(queue), True)
 

@@ -99,5 +99,5 @@ def test_an_existing_application_runs_our_jobs_beside_its_own(here: Sandbox) -> 
             assert found == [("I order green tea every month.",)]
             eventually(lambda: here.sql("SELECT 1 FROM memories WHERE level = 'summary_short'"))
     finally:
-        for key in ("celery", "derive", "digest", "reflect", "capture", "maintenance"):
+        for key in ("celery", "derive", "digest", "reflect", "capture", "maintenance", "urgent"):
             here.redis().delete(key, f"_kombu.binding.{key}")

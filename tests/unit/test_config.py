@@ -70,5 +70,5 @@ def test_every_queue_is_consumed_from() -> None:
     assert (
         set(Deployment().app.amqp.queues)
         == set(config.QUEUES)
-        == {"derive", "reflect", "digest", "capture", "maintenance"}
+        == {"derive", "reflect", "digest", "capture", "maintenance", "urgent"}
     )

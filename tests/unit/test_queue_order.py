@@ -33,3 +33,11 @@ def test_a_queue_that_is_empty_costs_no_turn() -> None:
 
 def test_a_worker_without_the_derive_queue_takes_turns() -> None:
     assert taken({"digest": 9, "reflect": 9}, 4) == ["digest", "reflect"] * 2
+
+
+def test_an_urgent_message_is_taken_first_and_a_flood_of_them_leaves_half_of_the_turns() -> None:
+    assert taken({"derive": 99, "urgent": 1}, 3) == ["urgent", "derive", "derive"]
+    order = taken({"derive": 99, "digest": 99, "urgent": 99}, 20)
+    assert order[::2] == ["urgent"] * 10
+    assert order[1::2] == (["derive"] * 4 + ["digest"]) * 2
+    assert taken({"urgent": 3}, 3) == ["urgent"] * 3

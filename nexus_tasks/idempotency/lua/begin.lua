@@ -58,10 +58,11 @@ else
   if ARGV[5] == '1' then redis.call('HSET', key, 'open', '1') end
   outcome, fields = 'RUN', redis.call('HGETALL', key)
 end
-if cap_of(namespace) == cap then
+-- A claim that has become urgent has left its place in the queue of its kind to another claim.
+if cap_of(namespace) == cap and queue ~= URGENT then
   fill(namespace, queue, wakeups)
 else
-  set_cap(namespace, cap)
+  if cap_of(namespace) ~= cap then set_cap(namespace, cap) end
   fill_lines(namespace, wakeups)
 end
 return { outcome, fields, wakeups }

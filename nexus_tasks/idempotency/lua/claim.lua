@@ -51,16 +51,28 @@ local function claim(key, request, position)
     if request.anew and request.force == '' and request.reasons == '' then return { 'RUNNING', id, false } end
     if redis.call('HSETNX', key, 'rerun_id', request.id) == 1 then index_id(key, request.kind, request.id) end
     redis.call('HSET', key, 'rerun_args', request.args)
+    if request.urgency == URGENT then
+      redis.call('HSET', key, 'rerun_queue', request.queue)
+    else
+      redis.call('HSETNX', key, 'rerun_queue', request.queue)
+    end
     park(key, request, field(key, 'rerun_id'))
     return { 'RERUN', field(key, 'rerun_id'), false }
   end
   -- Values outside the scope may differ between requests: the newest request decides. Reconcile (`anew`) decides nothing.
   if args ~= request.args and not request.anew then redis.call('HSET', key, 'args', request.args) end
   park(key, request, id)
+  -- An urgent request makes a claim urgent. A message that is on its way stays in its queue, and does nothing when a
+  -- worker receives it after the urgent message.
+  if request.urgency == URGENT and f[9] ~= request.queue and not request.anew then
+    change_queue(key, request.queue)
+    if state == 'pending' or f[7] == 'concurrency' then return { 'MERGED', id, ready(key) } end
+  end
   if state == 'waiting' then
     local reason, due = f[7], f[8] and number(f[8]) or math.huge
     -- A live request makes a claim in a line live. The claim moves in front of the claims that are not live.
-    if reason == 'concurrency' and request.urgency == 'live' and not request.anew then
+    local soon = (request.urgency == 'live' or request.urgency == URGENT) and not request.anew
+    if reason == 'concurrency' and soon then
       local line = line_key(request.namespace, f[9])
       local place = number(redis.call('ZSCORE', line, key))
       if place >= BEHIND then redis.call('ZADD', line, string.format('%.4f', place - BEHIND), key) end
@@ -73,7 +85,7 @@ local function claim(key, request, position)
     end
     -- The kind names one wait reason that a live request ends, such as a digest's wait for its message batch.
     local ends = request.live_ends_wait or ''
-    if ends ~= '' and reason == ends and request.urgency == 'live' and not request.anew then due = now end
+    if ends ~= '' and reason == ends and soon then due = now end
     if due <= now then return { 'MERGED', id, ready(key) } end
   end
   return { 'MERGED', id, false }

@@ -23,7 +23,7 @@
 --                                            due_at, wait_reason, wait_detail;
 --                                            strange_to: dialects of workers that did not understand the claim,
 --                                            separated by commas. A dialect is the release's version of the kind;
---                                            rerun_id, rerun_args: of the rerun that was asked for;
+--                                            rerun_id, rerun_args, rerun_queue: of the rerun that was asked for;
 --                                            also: ids of further jobs that the run serves, separated by commas;
 --                                            enqueued_at, published_at;
 --                                            republished: how often a lost message of the claim was sent again;
@@ -100,6 +100,7 @@ local CAP_SECONDS = 86400
 local PAUSED_SECONDS = 60 -- how long a cap of 0 is kept. A worker may write this cap just after the pause has ended
 local AHEAD = 8 -- how many wake-ups of a namespace may be on their way in a queue
 local SUSPECT = 2 -- a wake-up that was sent again so many times counts no longer as on its way
+local URGENT = 'urgent' -- the urgency of claims that a caller waits for, and the queue that has their messages
 local BEHIND = 2 ^ 42 -- ms, added to the place in line of claims that are not live; no time before 2109 is larger
 
 local clock = redis.call('TIME')
@@ -278,7 +279,8 @@ local function to_running(key, token, lease, slot)
   redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
 end
 
--- Puts the claim into its line. Claims of urgency `live` come first, then the others, each by age. `position` (below
+-- Puts the claim into its line. Claims of urgency `live` and `urgent` come first, then the others, each by age.
+-- `position` (below
 -- 1,024) orders the claims that one call of claim.lua makes. Every job of a long backlog passes through this function,
 -- so it reads all fields with one command. `fresh` is as in `to_pending`.
 local function to_line(key, position, fresh)
@@ -294,7 +296,7 @@ local function to_line(key, position, fresh)
   redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', 'wait_detail', '')
   redis.call('HINCRBY', prefix .. ':count:' .. namespace, 'waiting', 1)
   redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
-  local patient = f[3] and f[3] ~= '' and f[3] ~= 'live'
+  local patient = f[3] and f[3] ~= '' and f[3] ~= 'live' and f[3] ~= URGENT
   local place = number(f[4]) + (patient and BEHIND or 0) + (position or 0) / 1024
   redis.call('ZADD', line_key(namespace, queue), string.format('%.4f', place), key)
   redis.call('ZADD', prefix .. ':lines', 'NX', integer(now), namespace)
@@ -303,11 +305,13 @@ end
 
 -- Returns how many more wake-ups of the namespace may be sent into the queue. There are two limits. Wake-ups on their
 -- way and runs are together never more than the namespace's cap, so that each wake-up finds a slot. Wake-ups are never
--- more than AHEAD, so that the claims of other namespaces come soon.
+-- more than AHEAD, so that the claims of other namespaces come soon. A slot is kept for each urgent wake-up on its way.
 -- A worker of the release before leaves claims in `ahead` that it has begun. This function removes them until it finds
 -- a claim that is pending. It need not remove more: when the run of that claim ends, `fill` calls this function again.
 local function room(namespace, queue)
-  local most = math.min(AHEAD, cap_of(namespace) - number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')))
+  local most = cap_of(namespace) - number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots'))
+  if queue ~= URGENT then most = most - redis.call('ZCARD', ahead_key(namespace, URGENT)) end
+  most = math.min(AHEAD, most)
   local ahead = ahead_key(namespace, queue)
   local on_their_way = redis.call('ZCARD', ahead)
   while on_their_way > 0 and on_their_way >= most do
@@ -340,9 +344,13 @@ end
 
 -- Calls `fill` for all lines of a namespace, after a run has ended or a claim has left the state `pending`. One free
 -- slot makes one claim of each line pending, because workers may consume only some of the queues. Only one of these
--- claims gets the slot. `begin` puts each of the others back at the head of its line.
+-- claims gets the slot. `begin` puts each of the others back at the head of its line. Urgent claims come first: while
+-- their wake-ups are on their way, `room` gives their slots to no other line.
 local function fill_lines(namespace, wakeups)
-  for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':lines:' .. namespace)) do fill(namespace, queue, wakeups) end
+  fill(namespace, URGENT, wakeups)
+  for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':lines:' .. namespace)) do
+    if queue ~= URGENT then fill(namespace, queue, wakeups) end
+  end
 end
 
 local full = {} -- lines without room, so that a script that asks for many jobs looks at each line once
@@ -387,12 +395,13 @@ local function create(key, request)
 end
 
 -- Merges a request's flags into the flags of the next run. `force` is set when one of the two has it, the reasons of
--- both are kept, and the urgency `live` wins. Most requests change no flag. Then the function writes nothing, because
--- each write also goes to Redis' append-only file. `known` are the claim's own three flags, if the caller has read them.
+-- both are kept, and the urgency `urgent` wins, then `live`. Most requests change no flag. Then the function writes
+-- nothing, because each write also goes to Redis' append-only file. `known` are the claim's own three flags, if the caller has read them.
 local function merge(key, force, reasons, urgency, known)
   local f = known or redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
-  if urgency ~= f[3] and (urgency == 'live' or (urgency and urgency ~= '' and not f[3])) then
+  local higher = urgency == URGENT or (urgency == 'live' and f[3] ~= URGENT)
+  if urgency ~= f[3] and (higher or (urgency and urgency ~= '' and not f[3])) then
     redis.call('HSET', key, 'urgency', urgency)
   end
   local all = f[2] or ''
@@ -419,12 +428,27 @@ local function args_of_rerun(key)
   redis.call('HDEL', key, 'rerun_args')
 end
 
+-- Moves the claim to another queue. The claim leaves the indexes of the old queue. When it was pending or in a line, the
+-- caller must then call `ready`.
+local function change_queue(key, queue)
+  local f = redis.call('HMGET', key, 'state', 'namespace', 'queue', 'wait_reason')
+  if f[1] == 'pending' then
+    redis.call('ZREM', prefix .. ':published:' .. f[3], key)
+    redis.call('ZREM', ahead_key(f[2], f[3]), key)
+    redis.call('HDEL', key, 'republished') -- this counts the messages in the old queue
+  elseif f[4] == 'concurrency' then
+    redis.call('ZREM', line_key(f[2], f[3]), key)
+  end
+  redis.call('HSET', key, 'queue', queue)
+end
+
 -- Merges the flags of a run that is cut off or waits into the flags of the next run. If a rerun was asked for, the next
 -- run serves the rerun's id too.
 local function flags_from_run(key)
-  local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
+  local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'rerun_queue')
   merge(key, f[1], f[2], f[3])
-  redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id')
+  redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'rerun_queue')
+  if f[6] == URGENT then redis.call('HSET', key, 'queue', URGENT) end
   if f[4] then
     redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4])
     args_of_rerun(key)
@@ -504,9 +528,10 @@ local function conclude(key, status, wakeups, own)
   forget_ids(field(key, 'kind'), ids)
   local rerun = field(key, 'rerun_id')
   if rerun then
-    redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
-      'failing_since', 'error', 'trace')
-    redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
+    local queue = field(key, 'rerun_queue') or field(key, 'queue') -- the release before writes no `rerun_queue`
+    redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'rerun_queue', 'also', 'errors',
+      'crashes', 'retries', 'failing_since', 'error', 'trace')
+    redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now), 'queue', queue)
     args_of_rerun(key)
     to_line(key)
     return

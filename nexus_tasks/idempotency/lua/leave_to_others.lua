@@ -8,6 +8,6 @@
 local key, wakeups = KEYS[1], {}
 if field(key, 'state') == 'pending' or field(key, 'wait_reason') == 'concurrency' then
   to_version(key, ARGV[2])
-  fill(field(key, 'namespace'), field(key, 'queue'), wakeups)
+  fill_lines(field(key, 'namespace'), wakeups)
 end
 return wakeups

@@ -22,7 +22,7 @@ for _, key in ipairs(upto(published, 'pending', newest, ARGV[4])) do
     redis.call('ZADD', published, integer(now + longer), key)
     if times >= SUSPECT then
       redis.call('ZREM', ahead_key(namespace, ARGV[2]), key)
-      fill(namespace, ARGV[2], wakeups)
+      fill_lines(namespace, wakeups)
     end
   end
 end

@@ -21,7 +21,7 @@ from nexus_tasks.idempotency.claim import Ticket, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import task_name_of
 from nexus_tasks.idempotency.producer.wire_format import Template, header, make_template, send, trace_of_call
-from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.request import URGENT, Request
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class Publisher:
 
     def __init__(self, app: Celery, claims: Claims) -> None:
         self.app, self.claims = app, claims
-        self._templates: dict[str, Template | None] = {}  # for each kind, the template of its messages
+        # For each kind and queue, the template of the kind's messages in this queue.
+        self._templates: dict[tuple[str, str], Template | None] = {}
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
         """Claim jobs, and publish the messages of the new claims.
@@ -50,9 +51,10 @@ class Publisher:
         if trace := trace_of_call(self.app, options):
             requests = [replace(request, trace=trace) for request in requests]
         if not options and self._is_plain():
-            templates = {kind: self.template_of(kind) for kind in {request.kind for request in requests}}
+            places = {(request.kind, request.queue) for request in requests}
+            templates = {place: self.template_of(*place) for place in places}
             messages = [
-                made.render(request) if (made := templates[request.kind]) and not request.delay else None
+                made.render(request) if (made := templates[request.kind, request.queue]) and not request.delay else None
                 for request in requests
             ]
         tickets = self.claims.claim(requests, messages)
@@ -76,8 +78,8 @@ class Publisher:
                 retry = {"retry": False} if batched else {}
                 with producer.batch():
                     for wakeup in rest:
-                        template = self.template_of(wakeup.kind)
-                        if template and template.queue == wakeup.queue and wakeup.options is None:
+                        template = self.template_of(wakeup.kind, wakeup.queue)
+                        if template and wakeup.options is None:
                             template.publish(producer, wakeup, **retry)
                             sent += 1
                         else:
@@ -88,21 +90,23 @@ class Publisher:
             return 0 if batched else sent
         return sent
 
-    def has_template(self, kind: str) -> bool:
-        """Whether there is a template for messages of ``kind``. If so, the kind's queue exists."""
-        return bool(self._templates.get(kind))
+    def has_template(self, kind: str, queue: str) -> bool:
+        """Whether there is a template for messages of ``kind`` in its own queue. If so, the queue exists."""
+        return bool(self._templates.get((kind, queue)))
 
-    def template_of(self, kind: str) -> Template | None:
-        """The template of a kind's messages, or ``None`` when Celery must write each message."""
-        made = self._templates
-        if kind not in made:
+    def template_of(self, kind: str, queue: str) -> Template | None:
+        """The template of a kind's messages in a queue, or ``None`` when Celery must write each message."""
+        made, place = self._templates, (kind, queue)
+        if place not in made:
             task = self.app.tasks.get(task_name_of(kind))
+            if task and queue not in (task.kind.queue, URGENT):
+                return None  # a claim of an earlier release names this queue
             try:
-                made[kind] = make_template(task, self.claims.url) if task else None
+                made[place] = make_template(task, queue, self.claims.url) if task else None
             except (QueueNotFound, KombuError) as error:
                 log.debug("No template for messages of %s: %s", kind, error)
                 return None
-        return made[kind]
+        return made[place]
 
     def _is_plain(self) -> bool:
         """Whether messages may be made from a template. Some signals and settings need Celery for each message."""

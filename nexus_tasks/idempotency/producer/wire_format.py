@@ -150,7 +150,7 @@ class Wire:
 class Template:
     """The parts that all messages of a job kind have in common."""
 
-    queue: str
+    queue: str  # the queue that the requests name
     headers: Mapping[str, Any]
     embed: Mapping[str, Any]
     options: Mapping[str, Any]  # options of kombu's ``publish``
@@ -175,8 +175,8 @@ class Template:
         producer.publish(body, headers=headers, **{**self.options, "correlation_id": wakeup.job_id, **options})
 
 
-def make_template(task: Any, claims_url: str) -> Template | None:
-    """The template of ``task``'s messages, or ``None`` when Celery must write each message.
+def make_template(task: Any, queue: str, claims_url: str) -> Template | None:
+    """The template of ``task``'s messages in a queue, or ``None`` when Celery must write each message.
 
     Celery must write each message when the messages are compressed or are not JSON.
 
@@ -189,21 +189,19 @@ def make_template(task: Any, claims_url: str) -> Template | None:
         if shared := shared and connection.get_transport_cls() is redis.Transport:
             connection.transport_cls = _Scribes
         producer = _Dictation(connection, slots, send=shared)
-        send(task, _blank(task, slots), producer=producer)
+        send(task, _blank(task, queue, slots), producer=producer)
         wire = _wire(producer, slots) if shared else None
     if producer.options["serializer"] != "json" or producer.options["compression"]:
         return None
-    return Template(
-        queue=task.kind.queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire
-    )
+    return Template(queue=queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire)
 
 
-def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
+def _blank(task: Any, queue: str, slots: Mapping[str, str]) -> Wakeup:
     return Wakeup(
         key=slots["key"],
         job_id=slots["id"],
         kind=task.kind.name,
-        queue=task.kind.queue,
+        queue=queue,
         args={},
         published_at=slots["published"],
         namespace="",
