@@ -296,8 +296,8 @@ def test_an_hour_through_the_real_hook_and_a_real_worker(deploy: Callable[..., S
     assert [word for word in CHATTER if word in told] == []
     [(said, different)] = here.sql("SELECT count(*), count(DISTINCT external_id) FROM memories WHERE level = 'raw'")
     assert said == different, "every message is stored once"
-    resumed = tell("SessionStart", source="resume")
-    assert "see you tomorrow" in resumed
+    # Workers write the file that a resumed session is told within half a minute.
+    eventually(lambda: "see you tomorrow" in tell("SessionStart", source="resume"))
     assert "of this session" not in told
     Nexus().forget(NS, session_key=SESSION)
     assert "Stripe" not in tell("SessionStart", source="resume")

@@ -118,7 +118,7 @@ def elsewhere(here: Sandbox) -> Iterator[Sandbox]:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_messages_may_be_elsewhere_than_claims(here: Sandbox) -> None:
-    made = engine.publisher.template_of("play")
+    made = engine.publisher.template_of("play", "maintenance")
     assert made
     assert made.wire is None
     asked = play.delay()

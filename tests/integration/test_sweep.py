@@ -426,7 +426,8 @@ def test_reconcile_asks_an_absent_broker_once(bench: Bench, monkeypatch: pytest.
         raise OperationalError("away")
 
     monkeypatch.setattr("nexus_tasks.idempotency.producer.publisher.send", lambda _task, wakeup, **_: fails(wakeup))
-    engine.publisher._templates["derive_memory"] = None  # claims and messages in two steps, as with another broker
+    # Claims and messages in two steps, as with another broker.
+    engine.publisher._templates["derive_memory", "derive"] = None
     assert Reconciler(engine).round() == 5
     assert len(tried) == 1  # each attempt takes a second: hundreds of them would keep the sweep from its work
     assert bench.claims.counts("acme") == {"pending": 5}
