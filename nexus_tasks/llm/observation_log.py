@@ -122,6 +122,25 @@ def first_lines(log: str, tokens: int) -> str:
     return log[: max(cut, first_note)] if max(cut, first_note) > 0 else log
 
 
+def without_least_important(log: str, tokens: int) -> str:
+    """``log`` without its least important notes, so that it fits into ``tokens`` tokens (characters / 4).
+
+    Notes of the priority ``low`` are left out first, then ``medium``, and of each the oldest first. Notes of the
+    priority ``high`` stay, so the result may be longer than ``tokens``.
+    """
+    days = parse_days(log)
+    notes = [(note.priority, day, note) for day in days for note in day.notes]
+    room, length = 4 * tokens, len(log)
+    for priority in ("low", "medium"):
+        for found, day, note in notes:
+            if length <= room:
+                break
+            if found == priority:
+                day.notes.remove(note)
+                length -= len(line_of(note)) + 1
+    return format_days(days)
+
+
 def last_lines(log: str, tokens: int) -> str:
     """The whole lines at the end of ``log`` that fit into ``tokens`` tokens (characters / 4)."""
     if len(log) <= 4 * tokens:

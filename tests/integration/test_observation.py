@@ -401,6 +401,59 @@ def test_what_claude_is_asked(claude: Callable[..., Sandbox], standin: StandIn) 
     ]
 
 
+WORDY = [
+    {"time": "09:00", "priority": level, "content": f"{level} {n}: Ann said at length that her plan changes. " * 3}
+    for n in range(8)
+    for level in ("low", "medium")
+]
+TEA = {"time": "09:00", "priority": "high", "content": "Ann never drinks coffee, only tea."}
+
+
+def days_of(*notes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"date": "2026-03-01", "notes": list(notes)}]
+
+
+@pytest.mark.parametrize(
+    ("shorter", "kept"),
+    [
+        ([TEA, WORDY[0]], ["high", "low 0"]),  # Claude writes the notes again, within the bound
+        ([WORDY[0], TEA, *WORDY[1:]], ["high", "medium 7"]),  # Claude writes as much again
+        (None, ["high", "medium 7"]),  # Claude writes nothing that can be read
+        ([{**one, "priority": "high"} for one in (TEA, *WORDY)], ["high", "high"]),  # all is important
+    ],
+    ids=["obedient", "obstinate", "broken", "all of it important"],
+)
+def test_the_notes_of_a_verbose_model_are_made_shorter(
+    claude: Callable[..., Sandbox],
+    standin: StandIn,
+    shorter: list[dict[str, Any]] | None,
+    kept: list[str],
+) -> None:
+    """They have a quarter of what they replace, and neither the task nor an important note is lost."""
+    here = claude(NEXUS_OBSERVATION_BUFFER_TOKENS="800", NEXUS_OBSERVATION_MESSAGE_TOKENS="9000")
+    first = {"days": days_of(WORDY[0], TEA, *WORDY[1:]), "current_task": "Plan.", "suggested_response": "Ask."}
+    standin.answer("observe", lambda _: first)
+    again = {"condensed": days_of(*(shorter or ())), "current_task": "Other.", "suggested_response": None}
+    standin.answer("condense", lambda _: "no JSON" if shorter is None else again)
+    said = [f"{turn(n)} {'The harbour of Lisbon is large and old. ' * 4}" for n in range(16)]
+    say(*said, observe=True)
+    work("observe_session")
+    asked = [call.parts[1] for call in standin.counters.requests if call.purpose == "condense"]
+    [[bound]] = [re.findall(r"within (\d+) tokens", one) for one in asked]  # once
+    assert 150 < int(bound) <= 800 / 4
+    [(text, task)] = here.sql("SELECT observations, current_task FROM observation_chunks")
+    assert task == "Plan."
+    assert TEA["content"] in text
+    lines = re.findall(r"\[(high|low|medium)\] 09:00 (\S+ \S+):", text)
+    tokens = len(text) / 4
+    if kept == ["high", "high"]:
+        assert tokens > int(bound)  # what is important is never left out
+    else:
+        assert tokens <= int(bound), text
+        assert kept[1] in [name for _, name in lines], lines
+        assert "low 1" not in text
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -111,7 +112,7 @@ def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) 
     while rest:
         part = observation_log.first_lines(rest, settings.max_tokens_condense)
         rest = observation_log.text_after(rest, len(part))
-        shorter, answer = _shorter_part(resources, job, session_key, part, math.floor(share * estimate_tokens(part)))
+        shorter, answer = shorter_part(resources, job, session_key, part, math.floor(share * estimate_tokens(part)))
         text = observation_log.append(text, shorter)
     if estimate_tokens(text) >= whole:
         return None
@@ -123,16 +124,28 @@ def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) 
     )
 
 
-def _shorter_part(
-    resources: Resources, job: JobContext, session_key: str, part: str, target: int
+def shorter_part(
+    resources: Resources,
+    job: JobContext,
+    session_key: str,
+    part: str,
+    target: int,
+    *,
+    shares: Sequence[float] = ASKED,
 ) -> tuple[str, Condensed | None]:
-    """The first answer that has at most ``target`` tokens, else the shortest.
+    """A shorter version of notes: the first answer that has at most ``target`` tokens, else the shortest answer.
 
     When no answer is shorter than the part, the result is the part.
+
+    Args:
+        shares: the length that each attempt asks for, as a multiple of ``target``.
+
+    Raises:
+        InvalidAnswer: an answer is malformed, or most of its lines are repetitions.
     """
     best: tuple[str, Condensed | None] = part, None
     shown = {seq: seq for seq in observation_log.sources(part)}
-    for share in ASKED:
+    for share in shares:
         answer = ask(resources, job, _request(session_key, part, math.floor(share * target)))
         days = with_sources(answer.condensed, shown)
         text = prompts.inert(clean_text(observation_log.format_days(days)))

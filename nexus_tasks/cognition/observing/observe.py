@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
@@ -11,6 +13,7 @@ from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing import activation, condense, message_text
 from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.errors import InvalidAnswer, Refused
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Observed, ObserveMaterial, PromptLine
 from nexus_tasks.llm.base import ModelRequest
@@ -19,11 +22,15 @@ from nexus_tasks.storage import ledger, messages, observations, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationLog, SessionRow
 from nexus_tasks.storage.observations import ObservedText
-from nexus_tasks.text import shorten
+from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-# Chosen by hand, not measured.
+log = logging.getLogger(__name__)
+
+# The numbers are chosen by hand, not measured.
 MOST_BATCHES = 20  # batches per run. Another run does the rest, so other jobs do not wait for a whole backlog.
+MOST_NOTES = 0.25  # the most tokens of the notes on a batch, as a share of the tokens of its messages
+SHORT_NOTES = 100  # tokens; notes of this length are short enough, however short the messages are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +153,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
                 condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
         answer = ask(resources, job, _request(resources.settings, session_key, batch))
-        noted = _notes_of(resources, answer, batch.said)
+        noted = _bounded(resources, job, session_key, _notes_of(resources, answer, batch.said), _most(batch.said))
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
@@ -204,6 +211,7 @@ def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memor
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
+    most_notes = _most(batch.said)
     # A batch of one message may be longer than the model's input. The model sees only the beginning of a long message.
     most = 4 * settings.observation_max_batch_tokens
     lines = tuple(
@@ -225,7 +233,10 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
         purpose="observe",
         instructions=prompts.instructions("observe"),
         transcript=before + prompts.transcript(lines),
-        question=f"{prompts.names(session=session_key)}\nWrite the observations of this session.{task}",
+        question=(
+            f"{prompts.names(session=session_key)}\n"
+            f"Write the observations of this session, within {most_notes} tokens ({4 * most_notes} characters).{task}"
+        ),
         answer=Observed,
         material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines),
         shared=False,
@@ -243,3 +254,27 @@ def _notes_of(resources: Resources, answer: Observed, said: Sequence[Memory]) ->
         made_by=resources.model.model_for("observe"),
         said_at=said[-1].occurred_at,
     )
+
+
+def _most(said: Sequence[Memory]) -> int:
+    """The most tokens that the notes on these messages may have."""
+    return max(math.floor(MOST_NOTES * sum(map(message_text.tokens_of, said))), SHORT_NOTES)
+
+
+def _bounded(resources: Resources, job: JobContext, session_key: str, noted: ObservedText, most: int) -> ObservedText:
+    """The notes within ``most`` tokens.
+
+    The model is asked once to write notes that are too long again. If they are still too long, the least important
+    notes are left out. Notes of the priority ``high`` always stay, so these alone may be longer than ``most``.
+    """
+    text = noted.observations
+    if estimate_tokens(text) <= most:
+        return noted
+    try:
+        text, _ = condense.shorter_part(resources, job, session_key, text, most, shares=condense.ASKED[:1])
+    except (InvalidAnswer, Refused) as error:
+        log.warning("The notes on session %r could not be made shorter: %s", session_key, error)
+    text = observation_log.without_least_important(text, most)
+    if estimate_tokens(text) > most:
+        log.warning("The important notes on session %r alone are longer than %d tokens.", session_key, most)
+    return replace(noted, observations=text)
