@@ -218,9 +218,39 @@ def test_a_session_that_ends_in_a_tool_call_is_extracted_whole(ours: Sandbox) ->
     assert cursors(ours) == (0, 0, "held")
     say(end=True)
     assert [one["status"] for one in work(KIND)] == ["completed"]
-    assert cursors(ours) == (5, 0, "idle")
+    assert cursors(ours) == (5, 5, "idle")
     say(tool("b", command="make test"), *turns(4, 5), tool("c", command="make test"))  # the session goes on
     assert [one["why"] for one in extract()] == ["a tool has not answered yet"]
+
+
+def test_the_last_turns_of_a_session_are_extracted_at_its_end(ours: Sandbox, standin: StandIn) -> None:
+    """Nothing follows them that could open a gate."""
+    say(*turns(1))
+    assert [one["status"] for one in extract()] == ["skipped"]
+    say(end=True)
+    assert [one["status"] for one in work(KIND)] == ["completed"]
+    assert cursors(ours) == (1, 1, "idle")
+    assert [len(asked(standin, purpose)) for purpose in ("topics", "facts")] == [1, 1]
+    say(*turns(1, 2))  # the session goes on
+    assert [one["status"] for one in extract()] == ["skipped"]
+    say(*turns(19, 3), end=True)
+    work(KIND)
+    assert cursors(ours) == (21, 21, "idle")
+    standin.counters.requests.clear()
+    say(end=True)
+    extract()
+    assert not standin.counters.requests  # nothing is new
+
+
+@pytest.mark.parametrize("said", ["  .  ", "OK, thanks!", "Hello"])
+def test_an_ended_session_in_which_no_person_says_anything_is_skipped(
+    ours: Sandbox, standin: StandIn, said: str
+) -> None:
+    say({"content": said, "author": "ann"}, {"content": "You are welcome.", "role": "assistant"}, result("a"), end=True)
+    [done] = extract()
+    assert (done["status"], standin.counters.calls, cursors(ours)) == ("skipped", 0, (0, 0, "idle"))
+    reasons = (f"no person says anything that is new for {extractor}" for extractor in ("topics", "facts"))
+    assert done["why"] == "; ".join(reasons)
 
 
 @pytest.mark.usefixtures("ours")

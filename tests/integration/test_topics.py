@@ -51,7 +51,7 @@ def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sand
     made.write(path)
     event(here, "SessionEnd", path)
     buffer_flush.store_buffer(default_deployment())
-    assert [one["status"] for one in work(KIND)] == ["skipped"]
+    assert [one["status"] for one in work(KIND)] == ["completed"]  # one message is enough at the end
 
 
 @pytest.mark.usefixtures("here")

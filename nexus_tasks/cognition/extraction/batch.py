@@ -15,7 +15,7 @@ from nexus_tasks.storage import extractions, messages
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
-from nexus_tasks.text import estimate_tokens, shorten
+from nexus_tasks.text import content_words, estimate_tokens, shorten
 
 # An extractor reads messages only when its gate is open. A gate opens when one of these numbers is reached. The numbers
 # are chosen by hand, not measured.
@@ -26,6 +26,8 @@ TOPICS_FROM = 4
 FACTS_FROM = 20
 # After the first batch, this many new tool calls also open the fact extractor's gate.
 FACTS_FROM_CALLS = 3
+# Words that say nothing when a message has no others, as ``content_words`` returns them.
+_SMALL_TALK = frozenset(content_words("hi hello hey ok okay thanks thank please great bye continue"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ def next_batch(
 ) -> ExtractionBatch | str:
     """The next batch after the cursor, or a text that says why the gate is closed.
 
+    After the session's end no message follows. So any new message in which a person says something opens the gate.
+
     A batch has at most ``most`` tokens, unless one message alone has more. Two sorts of messages are skipped: system
     messages, and messages with which the agent wrote memory itself (see ``tool_calls.memory_writing_messages``).
     Skipped messages do not count for the gate. The gate of the first batch of facts is an exception, because it counts
@@ -58,7 +62,10 @@ def next_batch(
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
     skipped = tool_calls.memory_writing_messages(pending)
     new = [message for message in pending if message.id not in skipped and message.role != "system"]
-    if closed := _why_closed(tx, session, extractor, new, first=after == 0):
+    closed = _why_closed(tx, session, extractor, new, first=after == 0)
+    if closed and new and session.ended_at is not None:
+        closed = "" if any(map(_says_something, new)) else f"no person says anything that is new for {extractor}"
+    if closed:
         return closed
     taken, used = list[Memory](), 0
     for message in new:
@@ -92,6 +99,11 @@ def _why_closed(
     said = select(func.count()).where(Memory.session_id == session.id, Memory.level == "raw", Memory.role != "system")
     count = tx.scalar(said) or 0
     return "" if count >= FACTS_FROM else f"{count} of the {FACTS_FROM} messages that facts need"
+
+
+def _says_something(message: Memory) -> bool:
+    """Whether a person says something in the message. A greeting or an "ok" says nothing."""
+    return message.role in (None, "user") and bool(set(content_words(message.content)) - _SMALL_TALK)
 
 
 def _line(message: Memory, most: int, told: Mapping[int, str]) -> PromptLine:
