@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.machine import table
 from nexus_tasks.transcripts import context_file
 
-TIMES = 20
+TIMES = 60
 BASE = {"session_id": "0b9d3c5e", "transcript_path": "/nowhere/t.jsonl", "cwd": "/tmp", "permission_mode": "default"}
 EVENTS = {
     "UserPromptSubmit": {"prompt": "Please fix the failing test in the cart. The password is hunter2-and-more. " * 20},
@@ -28,15 +28,15 @@ EVENTS = {
 }
 
 
-def milliseconds(command: list[str], stdin: str, environment: dict[str, str]) -> float:
-    """The median of so many starts."""
+def milliseconds(command: list[str], stdin: str, environment: dict[str, str]) -> tuple[float, float]:
+    """The median and the 95th percentile of so many starts."""
     took = []
     for _ in range(TIMES):
         began = time.perf_counter()
         done = subprocess.run(command, input=stdin.encode(), env=environment, capture_output=True, check=False)
         took.append((time.perf_counter() - began) * 1_000)
         assert done.returncode == 0, done.stderr
-    return statistics.median(took)
+    return statistics.median(took), statistics.quantiles(took, n=20)[-1]
 
 
 def main() -> None:
@@ -45,14 +45,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "NEXUS_HOME": home, "NEXUS_HOOK_NAMESPACE": "shop"}
         context_file.put(home, "shop", "- ann deploys on Tuesdays [m1]\n" * 190)
-        bare = milliseconds([sys.executable, "-I", "-c", "pass"], "", environment)
-        rows: list[list[object]] = [["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", ""]]
+        bare, slow = milliseconds([sys.executable, "-I", "-c", "pass"], "", environment)
+        rows: list[list[object]] = [
+            ["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", f"{slow:.0f}", ""]
+        ]
         for name, fields in EVENTS.items():
             event = json.dumps(BASE | {"hook_event_name": name} | fields)
-            took = milliseconds([nexus, "hook", "claude-code"], event, environment)
-            rows.append([f"nexus hook claude-code, {name}", f"{took:.0f}", f"{took - bare:+.0f}"])
-    print(table(["process", f"median of {TIMES}, ms", "beyond the bare start, ms"], rows))
-    print("\nBound: 100 ms.")
+            took, slow = milliseconds([nexus, "hook", "claude-code"], event, environment)
+            rows.append([f"nexus hook claude-code, {name}", f"{took:.0f}", f"{slow:.0f}", f"{took - bare:+.0f}"])
+    print(table(["process", f"median of {TIMES}, ms", "95 %, ms", "beyond the bare start, ms"], rows))
+    print("\nBounds: 100 ms, and 60 ms for 95 % of UserPromptSubmit.")
 
 
 if __name__ == "__main__":

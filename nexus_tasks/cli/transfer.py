@@ -11,7 +11,7 @@ import typer
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
-from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.cli.progress import explain_interrupt, working
 from nexus_tasks.types import TransferReceipt
 
@@ -39,7 +39,8 @@ def export(
 
     FILE is a new file, or with `--force` an existing regular file. Links and devices are refused; `-` is the standard
     output. With `--markdown`, write the namespace's topics and facts to a folder for people: MEMORY.md, a file per
-    topic, and facts.md. A file in the folder that no export has written stays.
+    topic, and facts.md. A file in the folder that no export has written stays. Files of deleted topics
+    are deleted, unless somebody has edited them.
     """
     path = _one_of(file, markdown)
     if markdown is not None:
@@ -49,6 +50,10 @@ def export(
         else:
             topics, facts = words.count(written.topics, "topic"), words.count(written.facts, "fact")
             print(f"{topics} and {facts} written to {path}.")
+            if written.removed:
+                print(f"{words.count(written.removed, 'file')} of deleted topics deleted.")
+            if written.kept:
+                warn(f"These files were edited and stay, although their topics are deleted: {', '.join(written.kept)}.")
         return
     if path == STANDARD:
         if json:

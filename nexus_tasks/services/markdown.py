@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
 from nexus_tasks import files, limits
 from nexus_tasks.cognition.extraction import markdown
+from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services import correcting
@@ -41,6 +42,9 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     ``.nexus-export.json`` has checksums of the sections, so that this function replaces no section that somebody has
     edited and that :func:`import_` has not read. It follows no link.
 
+    When an exported topic is gone, its section is deleted, and so is its file if nothing else is in it. A file that
+    somebody has edited stays, and the result names it.
+
     Raises:
         NotFound: there is no such namespace.
         InvalidInput: a section has edits that were not read, a name belongs to no regular file, or the folder cannot
@@ -55,7 +59,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     wanted[markdown.INDEX] = _File("", markdown.index(every))
     wanted[markdown.FACTS] = _File("", markdown.facts(facts))
     try:
-        _write(folder, namespace, wanted, {topic.filename: topic.revision for topic in every})
+        removed, kept = _write(folder, namespace, wanted, {topic.filename: topic.revision for topic in every})
     except NexusError:
         raise
     except (OSError, ValueError) as error:  # a ValueError: the name has a NUL character
@@ -63,7 +67,9 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
         raise InvalidInput(f"{str(folder)!r} cannot be written: {reason}.") from error
     with deployment.database.transaction() as tx:
         audit.record(tx, "export.end", namespace, {"topics": len(every), "memories": len(facts)})
-    return MarkdownExport(namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts))
+    return MarkdownExport(
+        namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts), removed=removed, kept=kept
+    )
 
 
 def _facts(tx: Transaction, namespace_id: int) -> list[MemoryInfo]:
@@ -82,7 +88,8 @@ class _Exported:
     """The content of ``.nexus-export.json``.
 
     ``files`` has the checksums of the files and sections that exports have written and imports have read. ``revisions``
-    has the revision of each topic when it was exported from ``namespace``.
+    has the revision of each topic when it was exported from ``namespace``, also of a topic that is gone while its
+    file stays.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
@@ -93,7 +100,10 @@ class _Exported:
 _EXPORTED = TypeAdapter(_Exported)
 
 
-def _write(folder: Path, namespace: str, wanted: Mapping[str, _File], revisions: dict[str, int]) -> None:
+def _write(
+    folder: Path, namespace: str, wanted: Mapping[str, _File], revisions: dict[str, int]
+) -> tuple[int, tuple[str, ...]]:
+    """Write the files. Returns the number of deleted files, and the names of edited files of topics that are gone."""
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink():
         raise InvalidInput(f"{folder} is a symbolic link.", remedy="Name the folder that the link points to.")
@@ -113,7 +123,44 @@ def _write(folder: Path, namespace: str, wanted: Mapping[str, _File], revisions:
     _save(folder, replace(exported, files=known | both))
     for name, text in contents.items():
         files.write_atomic(str(folder / name), text.encode(), mode=0o644, keep_mode=True)
-    _save(folder, _Exported(files=known | sums, namespace=namespace, revisions=revisions))
+    gone = set[str]()
+    if exported.namespace == namespace:  # a name may have been written by hand, so it may lead out of the folder
+        gone = {name for name in exported.revisions if name not in wanted and checked(name) == name}
+    left = {name: _remove(folder / name, known.get(name, ())) for name in sorted(gone)}
+    kept = tuple(name for name, state in left.items() if state in ("edited", "written"))
+    tracked = {name: exported.revisions[name] for name, state in left.items() if state == "edited"}
+    sums = {name: found for name, found in (known | sums).items() if name not in gone or name in tracked}
+    _save(folder, _Exported(files=sums, namespace=namespace, revisions=revisions | tracked))
+    return sum(state == "deleted" for state in left.values()), kept
+
+
+def _remove(path: Path, known: Sequence[str]) -> Literal["absent", "deleted", "edited", "written"]:
+    """Delete what exports have written to the file of a topic that is gone. Returns what has become of the file.
+
+    ``edited``: the section has edits, or the file cannot be read. It stays as it is. ``written``: the section is
+    deleted, and what a person has written around it stays.
+    """
+    mode = mode_of(path)
+    if mode is None:
+        return "absent"
+    try:
+        if not stat.S_ISREG(mode):
+            return "edited"
+        text = _decoded(path)
+        before, section, after = markdown.parts(str(path), text)
+    except InvalidInput:
+        return "edited"
+    if section is None:
+        return "written"
+    whole = _checksum(text) in known
+    if not whole and _checksum(section) not in known:
+        return "edited"
+    rest = f"{before}{after}"
+    if whole or not rest.strip():
+        path.unlink()
+        return "deleted"
+    files.write_atomic(str(path), rest.encode(), mode=0o644, keep_mode=True)
+    return "written"
 
 
 def _text_to_write(path: Path, wanted: _File, known: Sequence[str]) -> str | None:

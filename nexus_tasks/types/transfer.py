@@ -30,6 +30,8 @@ class MarkdownExport(Document):
     folder: str  # the folder's path
     topics: int
     facts: int
+    removed: int = 0  # number of deleted files, whose topics are gone
+    kept: tuple[str, ...] = ()  # files whose topics are gone and that stay, because somebody has edited them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,6 +201,47 @@ def test_an_old_folder_does_not_undo_what_was_learned_since(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("spoken")
+def test_the_files_of_erased_topics_go_and_edited_ones_stay_and_are_named(here: Sandbox, tmp_path: Path) -> None:
+    names = ("plain.md", "edited.md", "framed.md", "link.md", "stays.md")
+    for name in names:
+        known(f"- The secret of {name} is tea.", name, name)
+    (tmp_path / "own.md").write_text(HAND)
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    edited, framed, link = (tmp_path / name for name in names[1:4])
+    edited.write_text(edited.read_text().replace("is tea", "is mine"))
+    framed.write_text(HAND + framed.read_text().partition("---\n\n")[2])
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere")
+    before = {name: (tmp_path / name).read_text() for name in names}
+    here.sql("DELETE FROM topics WHERE filename <> 'stays.md'")
+    for _ in range(2):  # the second export finds the folder as the first has left it
+        told = nexus("export", "--markdown", str(tmp_path), "--namespace", NAMESPACE)
+        assert told.returncode == 0, told.stderr
+        assert not (tmp_path / "plain.md").exists()
+        assert edited.read_text() == before["edited.md"]
+        assert framed.read_text() == HAND
+        assert link.is_symlink()
+        assert link.read_text() == before["link.md"]
+        assert (tmp_path / "stays.md").read_text() == before["stays.md"]
+        assert (tmp_path / "own.md").read_text() == HAND
+        assert "edited.md" in told.stderr
+        assert "link.md" in told.stderr
+        assert "own.md" not in told.stderr
+    assert "framed.md" not in told.stderr  # nothing of ours is left in it
+    outside = tmp_path.parent / "outside.md"
+    outside.write_text("mine")
+    listed = json.loads((tmp_path / ".nexus-export.json").read_text())
+    listed["revisions"]["../outside.md"] = 1
+    listed["files"]["../outside.md"] = [hashlib.sha256(b"mine").hexdigest()]
+    (tmp_path / ".nexus-export.json").write_text(json.dumps(listed))
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert outside.read_text() == "mine"
+    Nexus().create_namespace("copy")
+    Nexus().export_markdown("copy", tmp_path)
+    assert edited.read_text() == before["edited.md"]  # another namespace's export deletes nothing
+
+
+@pytest.mark.usefixtures("spoken")
 def test_an_edited_line_of_facts_revises_the_fact(tmp_path: Path) -> None:
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     say("I prefer tea to coffee.", "I live in Lisbon.", session="facts")
