@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -71,6 +71,16 @@ class Wakeup:
             options=read_json(canvas[0]) if canvas else None,
             outcome=(canvas[1], canvas[2]) if canvas else None,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """The messages that the script ``claim.lua`` pushes itself for new jobs."""
+
+    tag: str  # no other call has this text; the messages' delivery tags begin with it
+    # by kind and queue: the key of the queue's Redis list, and the text of a message with slots
+    templates: Mapping[tuple[str, str], tuple[str, str]]
+    bodies: Sequence[str]  # for each request the body of its message in base64, or "" for no message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

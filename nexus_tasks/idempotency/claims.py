@@ -16,13 +16,12 @@ import redis
 from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Messages, Ticket, Wakeup
 from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 from nexus_tasks.types import Worker
 
 Row = list[Any]
-NO_MESSAGE = ("", "", "")
 AT_ONCE = 1_000  # claims that one script wakes; Redis serves no other client while a script runs
 HELD_SECONDS = 30  # how long a worker's report of its held threads counts
 
@@ -57,26 +56,21 @@ class Claims:
         return request.key(self.prefix)
 
     # --- producers ----------------------------------------------------------------------------------------------------
-    def claim(
-        self, requests: Sequence[Request], messages: Sequence[tuple[str, str, str] | None] | None = None
-    ) -> list[Ticket]:
+    def claim(self, requests: Sequence[Request], messages: Messages | None = None) -> list[Ticket]:
         """Ask for jobs in one atomic step. The caller publishes the wake-ups (messages of claims) of the tickets.
 
         Args:
-            messages: for each request ``None`` or a message, as the key of a Redis list, the message's text before
-                ``published_at``, and its text behind the claim's key. If the request makes a new job, the same step
-                pushes the message into the list. The request's ticket then has no wake-up, because nothing is left to
-                publish.
+            messages: messages that the same step pushes for new jobs. The ticket of such a request has no wake-up,
+                because nothing is left to publish.
         """
         if not requests:
             return []
-        pushed = messages or [None] * len(requests)
-        args = [
-            text
-            for r, message in zip(requests, pushed, strict=True)
-            for text in (r.as_json(), *(message or NO_MESSAGE))
-        ]
-        now, rows = self._run("claim", [self.key(r) for r in requests], *args)
+        known = messages or Messages(tag="", templates={}, bodies=[""] * len(requests))
+        args = [text for place, template in known.templates.items() for text in (*place, *template)]
+        for request, body in zip(requests, known.bodies, strict=True):
+            args += request.as_json(), body
+        keys = [self.key(request) for request in requests]
+        now, rows = self._run("claim", keys, known.tag, len(known.templates), *args)
         return [
             Ticket(
                 outcome=Claimed[outcome],

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import starmap
 from typing import Any
 from weakref import WeakSet
 
@@ -128,7 +129,7 @@ class JobTask(Task):  # type: ignore[misc]
             tickets = canvas.ask(self, requests, options)
         else:
             tickets = self.enqueue(requests, **options)
-        result = self._joined(requests, tickets)
+        result = self._joined(list(map(self._result, requests, tickets)))
         if waited_for:
             result.id = requests[0].id
         result.ignored = ignored
@@ -161,15 +162,24 @@ class JobTask(Task):  # type: ignore[misc]
         """
         deployment = self.engine.deployment
         each = [self._numbered(n, call).each(deployment) for n, call in enumerate(calls)]
-        asked = [[self.kind.request_for(one) for one in some] for some in each]
-        self.engine.storage.want(self.kind, [one for some in each for one in some])
-        requests = [request for each in asked for request in each]
-        tickets = (
-            ticket
-            for start in range(0, len(requests), AT_ONCE)
-            for ticket in self.enqueue(requests[start : start + AT_ONCE])
+        arguments = [one for some in each for one in some]
+        self.engine.storage.want(self.kind, arguments)
+        results = self._enqueued(arguments)
+        return [self._joined([next(results) for _ in some]) for some in each]
+
+    def _enqueued(self, arguments: Sequence[Arguments]) -> Iterator[JobResult]:
+        """Ask for the jobs, and yield the result of each."""
+        # Requests are made step by step: the garbage collector would look through 10,000 of them again and again.
+        steps = (
+            [self.kind.request_for(one) for one in arguments[start : start + AT_ONCE]]
+            for start in range(0, len(arguments), AT_ONCE)
         )
-        return [self._joined(each, [next(tickets) for _ in each]) for each in asked]
+        if len(arguments) <= AT_ONCE:  # no second step could be made meanwhile
+            for requests in steps:
+                yield from map(self._result, requests, self.enqueue(requests))
+            return
+        self._check_queue()
+        yield from starmap(self._result, self.engine.publisher.enqueue_steps(steps))
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
         """Claim many requests of this kind in one step, and publish the new jobs.
@@ -179,10 +189,8 @@ class JobTask(Task):  # type: ignore[misc]
                 queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
-        publisher = self.engine.publisher
-        if not publisher.has_template(self.kind.name, self.kind.queue):  # a template exists only if the queue exists
-            self._check_application()
-        return publisher.enqueue(requests, **options)
+        self._check_queue()
+        return self.engine.publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
         """The result of the job that serves ``request`` already. This call asks for no job.
@@ -241,6 +249,10 @@ class JobTask(Task):  # type: ignore[misc]
         except InvalidInput as error:
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
 
+    def _check_queue(self) -> None:
+        if not self.engine.publisher.has_template(self.kind.name, self.kind.queue):  # a template exists only if the queue exists
+            self._check_application()
+
     def _check_application(self) -> None:
         queue = self.kind.queue
         if self.app.conf.task_protocol == 1:
@@ -262,9 +274,9 @@ class JobTask(Task):  # type: ignore[misc]
             asked_at=ticket.asked_at,
         )
 
-    def _joined(self, requests: Sequence[Request], tickets: Sequence[Ticket]) -> JobResult:
-        results = [self._result(request, ticket) for request, ticket in zip(requests, tickets, strict=True)]
-        return results[0].joined(results[1:])
+    @staticmethod
+    def _joined(results: Sequence[JobResult]) -> JobResult:
+        return results[0].joined(results[1:]) if len(results) > 1 else results[0]
 
     def AsyncResult(self, task_id: str, **options: Any) -> RunResult:
         """The result of the job or message with this id. Its ``get()`` also finds jobs whose result Celery ignored."""

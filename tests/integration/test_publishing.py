@@ -35,13 +35,16 @@ def only_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publisher, "publish", lambda *_args, **_options: 0)
 
 
-def test_a_message_is_what_celery_would_have_written() -> None:
-    asked = play.delay(name=AWKWARD)
+@pytest.mark.parametrize("name", [AWKWARD, "\1key\1 \x7f / \1", "a" + "漢" * 700])
+def test_a_message_is_what_celery_would_have_written(name: str) -> None:
+    asked = play.delay(name=name)
     [ours] = take(1)
     at = ours.headers["nexus"]["published_at"]
-    args = play.request_for(Play(name=AWKWARD)).args
+    args = play.request_for(Play(name=name)).args
+    assert args.startswith(ours.headers["kwargsrepr"])
+    assert len(ours.headers["kwargsrepr"].encode()) >= min(len(args.encode()), 1_021)
     wakeup = Wakeup(
-        key=claim_key(AWKWARD),
+        key=claim_key(name),
         job_id=asked.id,
         kind="play",
         queue="maintenance",

@@ -1,14 +1,14 @@
 -- claim: makes claims, or merges requests into existing claims, because a producer asks for jobs.
 -- KEYS: one claim per request.
--- ARGV: 1 the key prefix, then four values for each request:
+-- ARGV: 1 the key prefix, 2 a text that no other call has, 3 the number of templates. Then for each template its kind
+--       and queue, the key of the Redis list that is this queue, and the text of a message with slots. Then for each
+--       request two values:
 --       - the request, a JSON object with id, kind, namespace, queue, scope, args, version, force, reasons, urgency,
 --         delay (ms), wait_reason, while_running (drop or rerun), immutable, anew, live_ends_wait, and for a canvas
 --         delivery also `delivery`: its id, options, parts (for how many requests it stands) and first (the first part)
---       - the key of the Redis list that is the broker's queue, or '' when the script pushes no message
---       - the text of the message up to its published_at
---       - the text of the message behind the claim's key
--- With a list, the script pushes the message of a new job into it, with published_at and the claim's key between the
--- two texts. Without a list, the caller publishes the returned wake-up (see common.lua).
+--       - the body of its message in base64, or '' when the script pushes no message
+-- With a body, the script fills in the template of the request's kind and queue, and pushes the message of a new job into the list.
+-- Without a body, the caller publishes the returned wake-up (see common.lua).
 -- Each part of a canvas delivery is parked until the run that serves it has ended. If that run has ended already, the
 -- part is settled at once.
 -- Returns {now (ms), per request {outcome, job id, wake-up to publish or false}}. The outcomes:
@@ -91,15 +91,60 @@ local function claim(key, request, position)
   return { 'MERGED', id, false }
 end
 
+local SHOWN = 1024 -- bytes of the arguments that Flower and the log show: Celery's own limit
+
+-- Fills in the slots of a template. A slot is a name between two bytes 1, which no JSON text contains.
+local function filled(text, values)
+  local parts, from = {}, 1
+  while true do
+    local open = string.find(text, '\1', from, true)
+    if not open then break end
+    local close = string.find(text, '\1', open + 1, true)
+    table.insert(parts, string.sub(text, from, open - 1))
+    table.insert(parts, values[string.sub(text, open + 1, close - 1)])
+    from = close + 1
+  end
+  table.insert(parts, string.sub(text, from))
+  return table.concat(parts)
+end
+
+-- The arguments as they are shown: cut before a character of UTF-8, never within one.
+local function shown(args)
+  local last = math.min(#args, SHOWN)
+  while last < #args and string.find(string.sub(args, last + 1, last + 1), '[\128-\191]') do last = last - 1 end
+  return string.sub(args, 1, last)
+end
+
+local function message(text, wakeup, body, tag)
+  local id = cjson.encode(wakeup[2])
+  local traced = wakeup[8] ~= '' and cjson.decode(wakeup[8]) or {}
+  return filled(text, {
+    id = id,
+    root = traced.root_id and cjson.encode(traced.root_id) or id,
+    parent = traced.parent_id and cjson.encode(traced.parent_id) or 'null',
+    published = '"' .. wakeup[6] .. '"',
+    key = cjson.encode(wakeup[1]),
+    shown = cjson.encode(shown(wakeup[5])),
+    body = '"' .. body .. '"',
+    tag = '"' .. tag .. '"',
+  })
+end
+
+local templates, at = {}, 4
+for _ = 1, number(ARGV[3]) do
+  templates[ARGV[at] .. '|' .. ARGV[at + 1]] = { list = ARGV[at + 2], text = ARGV[at + 3] }
+  at = at + 4
+end
 local answers = {}
 for i, key in ipairs(KEYS) do
-  local at = 4 * i - 2
-  local answer, list = claim(key, cjson.decode(ARGV[at]), i % 1024), ARGV[at + 1]
-  if list ~= '' and answer[1] == 'ENQUEUED' and answer[3] then
-    local message = ARGV[at + 2] .. integer(now) .. '", "key": ' .. cjson.encode(key) .. ARGV[at + 3]
-    redis.call('LPUSH', list, message)
+  local request, body = cjson.decode(ARGV[at]), ARGV[at + 1]
+  local answer = claim(key, request, i % 1024)
+  if body ~= '' and answer[1] == 'ENQUEUED' and answer[3] then
+    local template = templates[request.kind .. '|' .. request.queue]
+    redis.call('LPUSH', template.list, message(template.text, answer[3], body, ARGV[2] .. '-' .. i))
     answer[3] = false
   end
   answers[i] = answer
+  at = at + 2
 end
 return { integer(now), answers }

@@ -143,12 +143,22 @@ local function cap_of(namespace) return number(redis.call('GET', cap_key(namespa
 
 local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
 
+local added = {} -- what this script has added to sets: a script that makes many claims adds the same names again
+
+-- Adds a member to a set that this script removes nothing from.
+local function add_once(set, member)
+  local both = set .. ' ' .. member
+  if added[both] then return end
+  added[both] = true
+  redis.call('SADD', set, member)
+end
+
 local function ids_key(kind, id) return prefix .. ':ids:' .. kind .. ':' .. string.sub(id, 1, 3) end
 
 -- Lets `Claims.find` find the claim by this job id.
 local function index_id(key, kind, id)
   redis.call('HSET', ids_key(kind, id), id, string.sub(key, -64))
-  redis.call('SADD', prefix .. ':kinds', kind)
+  add_once(prefix .. ':kinds', kind)
 end
 
 local function forget_ids(kind, ids)
@@ -229,7 +239,7 @@ local function to_pending(key, fresh)
   redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
   redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
   redis.call('ZADD', ahead_key(f[5], queue), at, key)
-  redis.call('SADD', prefix .. ':queues', queue)
+  add_once(prefix .. ':queues', queue)
   return { key, f[1], f[2], queue, f[4], at, f[5], f[6] or '' }
 end
 
@@ -298,7 +308,10 @@ local function to_line(key, position, fresh)
   redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
   local patient = f[3] and f[3] ~= '' and f[3] ~= 'live' and f[3] ~= URGENT
   local place = number(f[4]) + (patient and BEHIND or 0) + (position or 0) / 1024
-  redis.call('ZADD', line_key(namespace, queue), string.format('%.4f', place), key)
+  local line = line_key(namespace, queue)
+  redis.call('ZADD', line, string.format('%.4f', place), key)
+  if fresh and added[line] then return end -- claim.lua, which makes claims, fills no line: the line is still in the lists
+  added[line] = true
   redis.call('ZADD', prefix .. ':lines', 'NX', integer(now), namespace)
   redis.call('SADD', prefix .. ':lines:' .. namespace, queue)
 end

@@ -7,8 +7,11 @@ two steps: first the claim, then the message. Canvas deliveries take two steps t
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +20,7 @@ from celery import Celery, signals
 from celery.exceptions import QueueNotFound
 from kombu.exceptions import KombuError
 
-from nexus_tasks.idempotency.claim import Ticket, Wakeup
+from nexus_tasks.idempotency.claim import Messages, Ticket, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import task_name_of
 from nexus_tasks.idempotency.producer.wire_format import Template, header, make_template, send, trace_of_call
@@ -33,6 +36,8 @@ class Publisher:
         self.app, self.claims = app, claims
         # For each kind and queue, the template of the kind's messages in this queue.
         self._templates: dict[tuple[str, str], Template | None] = {}
+        # Together they make the delivery tags of this process. A UUID for each message would cost more time.
+        self._tag, self._calls = uuid.uuid4().hex, itertools.count()
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
         """Claim jobs, and publish the messages of the new claims.
@@ -47,19 +52,46 @@ class Publisher:
         Raises:
             QueueUnavailable: Redis does not answer. Nothing was queued.
         """
-        messages: list[tuple[str, str, str] | None] | None = None
-        if trace := trace_of_call(self.app, options):
-            requests = [replace(request, trace=trace) for request in requests]
-        if not options and self._is_plain():
-            places = {(request.kind, request.queue) for request in requests}
-            templates = {place: self.template_of(*place) for place in places}
-            messages = [
-                made.render(request) if (made := templates[request.kind, request.queue]) and not request.delay else None
-                for request in requests
-            ]
-        tickets = self.claims.claim(requests, messages)
+        tickets = self.claims.claim(*self._written(requests, options))
         self.publish([ticket.wakeup for ticket in tickets if ticket.wakeup], **options)
         return tickets
+
+    def enqueue_steps(self, steps: Iterable[Sequence[Request]]) -> Iterator[tuple[Request, Ticket]]:
+        """Like :meth:`enqueue` for many steps, one after the other. Yields each request with its ticket.
+
+        While Redis claims the jobs of one step, this thread makes and writes the requests of the next step. A thread of
+        its own waits for Redis. So the call takes little longer than the slower of the two.
+
+        Raises:
+            QueueUnavailable: Redis does not answer. No job of this step and of later steps was queued.
+        """
+        with ThreadPoolExecutor(1, "nexus-enqueue") as aside:
+            before: Sequence[Request] = ()
+            claimed: Future[list[Ticket]] | None = None
+            for step in itertools.chain(steps, [()]):
+                requests, messages = self._written(step, {})
+                tickets = claimed.result() if claimed else []
+                claimed = aside.submit(self.claims.claim, requests, messages)
+                self.publish([ticket.wakeup for ticket in tickets if ticket.wakeup])
+                yield from zip(before, tickets, strict=True)
+                before = requests
+
+    def _written(
+        self, requests: Sequence[Request], options: Mapping[str, Any]
+    ) -> tuple[Sequence[Request], Messages | None]:
+        """The requests with their trace, and the messages that the claims' script pushes itself."""
+        if trace := trace_of_call(self.app, options):
+            requests = [replace(request, trace=trace) for request in requests]
+        if options or not self._is_plain():
+            return requests, None
+        places = {(request.kind, request.queue) for request in requests}
+        wires = {place: made.wire for place in places if (made := self.template_of(*place))}
+        bodies = [
+            wire.body(request) if (wire := wires.get((request.kind, request.queue))) and not request.delay else ""
+            for request in requests
+        ]
+        known = {place: (wire.queue, wire.text) for place, wire in wires.items() if wire}
+        return requests, Messages(tag=f"{self._tag}-{next(self._calls)}", templates=known, bodies=bodies)
 
     def publish(self, wakeups: Iterable[Wakeup], **options: Any) -> int:
         """Publish each wake-up as a message of its job's task. Returns the number of messages that were sent."""

@@ -9,11 +9,10 @@ deployment's settings and annotations put into a message.
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery, Task
@@ -26,15 +25,14 @@ from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
-BETWEEN = '", "key": '  # the text that claim.lua writes between `published_at` and the claim's key
 LONGEST_SHOWN = 1_024  # how many characters of the arguments Flower and the log show: Celery's own limit
-SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")  # the places that each message fills in
+SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")  # the places that claim.lua fills in
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
     """This package's header of a wake-up's message, which a worker reads beside the task's arguments."""
     told: dict[str, Any] = {"version": VERSION, "published_at": wakeup.published_at}
-    if wakeup.key:  # directly behind `published_at`, because claim.lua writes both entries in this order
+    if wakeup.key:
         told["key"] = wakeup.key
     if wakeup.options is not None:
         told["canvas"] = True
@@ -116,34 +114,15 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A message of a Redis list in two halves, with slots to fill in.
-
-    ``claim.lua`` writes ``published_at`` and the claim's key between the halves.
-    """
+    """A message as it stands in a Redis list, with slots that ``claim.lua`` fills in."""
 
     queue: str  # the key of the list
-    before: str
-    after: str
-    embed: str
-    # The first part of each delivery tag. The second part is a number that makes the tag unique. Such a tag costs less
-    # time than the UUID that kombu makes.
-    tag: str
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+    text: str
+    embed: str  # what Celery puts behind the arguments, as JSON
 
-    def render(self, request: Request) -> tuple[str, str, str]:
-        """The key of the list, and the two halves of the message for ``request``."""
-        body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
-        job_id = json.dumps(request.id)
-        trace = json.loads(request.trace) if request.trace else {}
-        values = {
-            "id": job_id,
-            "root": json.dumps(trace["root_id"]) if trace.get("root_id") else job_id,
-            "parent": json.dumps(trace.get("parent_id")) if trace else "null",
-            "shown": json.dumps(request.args[:LONGEST_SHOWN]),
-            "body": f'"{body.decode()}"',
-            "tag": f'"{self.tag}-{next(self.numbers)}"',
-        }
-        return self.queue, self.before % values, self.after % values
+    def body(self, request: Request) -> str:
+        """The body of the message for ``request``, in base64."""
+        return base64.b64encode(f"[[], {request.args}, {self.embed}]".encode()).decode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +134,6 @@ class Template:
     embed: Mapping[str, Any]
     options: Mapping[str, Any]  # options of kombu's ``publish``
     wire: Wire | None  # only where claims and messages share a Redis
-
-    def render(self, request: Request) -> tuple[str, str, str] | None:
-        """See :meth:`Wire.render`."""
-        return self.wire.render(request) if self.wire else None
 
     def publish(self, producer: Any, wakeup: Wakeup, **options: Any) -> None:
         """Publish ``wakeup`` through kombu, to any broker."""
@@ -243,11 +218,7 @@ def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     if expires or not producer.headers["ignore_result"]:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]
-    text = json.dumps(message).replace("%", "%%")
-    for name in ("id", "root", "parent", "shown", "body", "tag"):
-        text = text.replace(f'"{slots[name]}"', f"%({name})s")
-    before, _, rest = text.partition(slots["published"])
-    between, _, after = rest.partition(f'"{slots["key"]}"')
-    if between != BETWEEN:
-        return None
-    return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed), tag=slots["tag"])
+    text = json.dumps(message)
+    for name, slot in slots.items():
+        text = text.replace(f'"{slot}"', f"\x01{name}\x01")
+    return Wire(queue=queue, text=text, embed=json.dumps(producer.embed))
