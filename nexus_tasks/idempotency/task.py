@@ -250,7 +250,8 @@ class JobTask(Task):  # type: ignore[misc]
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
 
     def _check_queue(self) -> None:
-        if not self.engine.publisher.has_template(self.kind.name, self.kind.queue):  # a template exists only if the queue exists
+        # A template exists only if the queue exists.
+        if not self.engine.publisher.has_template(self.kind.name, self.kind.queue):
             self._check_application()
 
     def _check_application(self) -> None:

@@ -7,8 +7,8 @@
 --         delay (ms), wait_reason, while_running (drop or rerun), immutable, anew, live_ends_wait, and for a canvas
 --         delivery also `delivery`: its id, options, parts (for how many requests it stands) and first (the first part)
 --       - the body of its message in base64, or '' when the script pushes no message
--- With a body, the script fills in the template of the request's kind and queue, and pushes the message of a new job into the list.
--- Without a body, the caller publishes the returned wake-up (see common.lua).
+-- With a body, the script fills in the template of the request's kind and queue, and pushes the message of a new job
+-- into the list. Without a body, the caller publishes the returned wake-up (see common.lua).
 -- Each part of a canvas delivery is parked until the run that serves it has ended. If that run has ended already, the
 -- part is settled at once.
 -- Returns {now (ms), per request {outcome, job id, wake-up to publish or false}}. The outcomes:

@@ -290,9 +290,8 @@ local function to_running(key, token, lease, slot)
 end
 
 -- Puts the claim into its line. Claims of urgency `live` and `urgent` come first, then the others, each by age.
--- `position` (below
--- 1,024) orders the claims that one call of claim.lua makes. Every job of a long backlog passes through this function,
--- so it reads all fields with one command. `fresh` is as in `to_pending`.
+-- `position` (below 1,024) orders the claims that one call of claim.lua makes. Every job of a long backlog passes through
+-- this function, so it reads all fields with one command. `fresh` is as in `to_pending`.
 local function to_line(key, position, fresh)
   local f
   if fresh then
@@ -409,7 +408,8 @@ end
 
 -- Merges a request's flags into the flags of the next run. `force` is set when one of the two has it, the reasons of
 -- both are kept, and the urgency `urgent` wins, then `live`. Most requests change no flag. Then the function writes
--- nothing, because each write also goes to Redis' append-only file. `known` are the claim's own three flags, if the caller has read them.
+-- nothing, because each write also goes to Redis' append-only file. `known` are the claim's own three flags, if the
+-- caller has read them.
 local function merge(key, force, reasons, urgency, known)
   local f = known or redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
