@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 
 from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 # An event waits this many seconds for its message in the transcript. Then a message made from the event is stored.
 PATIENCE = 3_600.0
+_COMPARED = 10_000  # the most characters of a prompt that are compared with those of a stored message
 _SLACK = timedelta(minutes=5)  # a prompt's line in the transcript may be this much older than the prompt's event
 
 
@@ -90,12 +91,20 @@ def _read_transcript(folder: str, path: str, turn: Turn) -> None:
 
 def _message(fields: dict[str, Any]) -> Message | None:
     try:
-        when = datetime.fromisoformat(fields["occurred_at"]) if "occurred_at" in fields else None
+        when = _time(fields.get("occurred_at"))
         made = Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
         check_message(made)
         return made
     except (InvalidInput, ValueError, TypeError) as error:
         log.warning("A line of a transcript is not a message: %s", error)
+        return None
+
+
+def _time(text: Any) -> datetime | None:
+    """The time of a transcript's line. A time that cannot be read does not cost the message."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
         return None
 
 
@@ -141,13 +150,23 @@ def _covered(tx: Transaction, session_id: int, message: Message) -> bool:
         assert message.occurred_at is not None
         query = query.where(
             Memory.role == "user",
-            Memory.content == message.content.strip(),
+            _has_prompt(message.content.strip()),
             Memory.occurred_at >= message.occurred_at - _SLACK,
         )
     else:
         call_id = message.tool_calls[0].get("id")
         query = query.where(Memory.tool_calls.contains([{"id": call_id}] if call_id else list(message.tool_calls)))
     return tx.scalar(query.limit(1)) is not None
+
+
+def _has_prompt(prompt: str) -> ColumnElement[bool]:
+    """Whether a message of the transcript has an event's prompt as whole lines. Images may stand beside the prompt.
+
+    The hook cuts the middle out of a long prompt. So only the beginning of a long prompt is compared.
+    """
+    if len(prompt) > _COMPARED:
+        return func.strpos(Memory.content, prompt[:_COMPARED]) > 0
+    return func.strpos("\n" + Memory.content + "\n", f"\n{prompt}\n") > 0
 
 
 def note(folder: str, turn: Turn) -> None:

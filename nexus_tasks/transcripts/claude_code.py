@@ -9,6 +9,7 @@ fields are skipped.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,7 +22,19 @@ SUBAGENT = "subagent"
 # The most characters that are kept of a tool's result, and of each text in a tool's input. Chosen by hand.
 _RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
-_LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below")
+# Texts of the program in a user's message. A text that begins with one of them is left out.
+_LOCAL = (
+    "<local-command-stdout>",
+    "<local-command-stderr>",
+    "<local-command-caveat>",
+    "<bash-stdout>",
+    "<bash-stderr>",
+    "<task-notification>",
+    "Caveat: The messages below",
+    "[Request interrupted by user",
+)
+# Notes of the program and of an editor, before or behind what the user says. They are left out.
+_NOTES = ("system-reminder", "ide_opened_file", "ide_selection", "ide_diagnostics")
 
 
 class Reader:
@@ -132,6 +145,8 @@ def _cut(value: Any, depth: int = 0) -> Any:
         return {key: _cut(item, depth + 1) for key, item in list(value.items())[:200]}
     if isinstance(value, list) and depth < 20:
         return [_cut(item, depth + 1) for item in value[:200]]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such number
     return value if isinstance(value, (int, float, bool)) else None
 
 
@@ -157,10 +172,29 @@ def _prompt_text(block: dict[str, Any]) -> str:
     if block.get("type") == "image":
         return "[image]"
     text = block.get("text")
-    if not isinstance(text, str) or text.startswith(_LOCAL):
+    if not isinstance(text, str):
         return ""
+    text = _without_notes(text)
+    if text.startswith(_LOCAL):
+        return ""
+    if text.startswith("<bash-input>"):  # a command that the user has typed behind "!"
+        text = f"!{_inside('bash-input', text)[0]}"
     command = _command(text) if text.startswith("<command-") else None
     return scrub(text if command is None else command)
+
+
+def _without_notes(text: str) -> str:
+    """``text`` without the notes of the program at its beginning and its end."""
+    rest, found = text.strip(), True
+    while found:
+        found = False
+        for name in _NOTES:
+            begin, end = f"<{name}>", f"</{name}>"
+            if rest.startswith(begin) and end in rest:
+                rest, found = rest.partition(end)[2].lstrip(), True
+            if rest.endswith(end) and begin in rest:
+                rest, found = rest.rpartition(begin)[0].rstrip(), True
+    return rest if rest != text.strip() else text
 
 
 def _command(text: str) -> str | None:

@@ -108,6 +108,64 @@ def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
     assert said(here) == ["now", "never written down", "Bash: a b"]
 
 
+IMAGE = {"type": "image", "source": {}}
+NOTE = "<system-reminder>Be nice.</system-reminder>"
+OPENED = "<ide_opened_file>The user opened cart.py.</ide_opened_file>"
+
+
+def texts(*given: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": one} for one in given]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "content", "stored"),
+    [
+        ("word " * 30_000, None, ("word " * 30_000).strip()),
+        ("Look at it.", [IMAGE, *texts("Look at it.")], "[image]\nLook at it."),
+        ("Look at it.", [*texts("Look at it."), IMAGE], "Look at it.\n[image]"),
+        ("one\ntwo", texts("one", "two"), "one\ntwo"),
+        ("Fix it.", texts(NOTE, "Fix it."), "Fix it."),
+        ("Fix it.", f"{OPENED}\nFix it.\n\n{NOTE}", "Fix it."),
+        ("!ls", "<bash-input>ls</bash-input>", "!ls"),
+        ("Go on.", "[Request interrupted by user]", "Go on."),
+        ("Go on.", "[Request interrupted by user for tool use]", "Go on."),
+        ("Go on.", "<bash-stdout>a b</bash-stdout><bash-stderr></bash-stderr>", "Go on."),
+        ("What is <system-reminder>?", None, "What is <system-reminder>?"),
+        ("Caf\u0065\u0301 \0 is open\r\n now", None, None),
+    ],
+)
+def test_a_prompt_is_stored_once_and_without_notes_of_the_program(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, prompt: str, content: Any, stored: str | None
+) -> None:
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    path.touch()
+    call(capsys, "UserPromptSubmit", path, prompt=prompt)
+    made.line("user", message={"role": "user", "content": content or prompt})
+    made.write(path)
+    call(capsys, "Stop", path)
+    buffer_flush.store_buffer(default_deployment())
+    [(found,)] = here.sql("SELECT content FROM memories WHERE level = 'raw'")
+    assert stored is None or found == stored
+
+
+def test_an_odd_time_or_number_does_not_cost_a_message(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [
+        {"type": "user", "uuid": "a", "timestamp": "soon", "message": {"content": "Fix it."}},
+        {
+            "type": "assistant",
+            "uuid": "b",
+            "message": {"content": [{"type": "tool_use", "id": "c", "name": "Wait", "input": {"for": float("inf")}}]},
+        },
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    call(capsys, "Stop", path)
+    buffer_flush.store_buffer(default_deployment())
+    assert said(here) == ["Fix it.", "Wait"]
+
+
 def test_without_its_transcript_the_events_are_stored(here: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     call(capsys, "UserPromptSubmit", prompt="We deploy on Tuesdays.")
     call(capsys, "PostToolUse", tool_name="Edit", tool_input={"file_path": "cart.py"}, tool_response={"x": 1})
