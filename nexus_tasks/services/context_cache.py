@@ -7,6 +7,7 @@ names the files. ``session_context.py`` makes the texts of sessions.
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -41,15 +42,20 @@ _LEAST_LINES = 3  # a topic of which fewer lines fit is only named
 _MOST_NAMESPACES = 200
 
 
+# The tags that a coding agent puts around what the hook gives it. No memory may close them.
+_TAG = re.compile(r"<(?=\s{0,9}/?\s{0,9}system-reminder\b)", re.IGNORECASE)
+
+
 class _Written(dict[str, tuple[int | None, ...]]):
     """Namespace → counts and highest ids of its memories and topics when its context file was last written.
 
     A change of the namespace's memory changes at least one of these numbers. An erasure lowers the count of memories.
+    The last number is the size of the file. It changes when somebody deletes the file and a hook makes it anew.
     """
 
 
 class _WrittenSessions(dict[tuple[str, str], tuple[int, ...]]):
-    """(Namespace, session) → the figures of the session when its context file was last written."""
+    """(Namespace, session) → the figures of the session and the size of its context file after the last write."""
 
 
 MOST_SESSIONS = 50  # the most files of sessions on a machine
@@ -103,16 +109,21 @@ def _refresh_session(deployment: Deployment, tx: Transaction, name: str, session
             context_file.drop_session(home, name, session_key)
         return False
     figures = session_context.figures(tx, session)
-    if written.get((name, session_key)) == figures:
+    if written.get((name, session_key)) == (*figures, context_file.size(home, name, session_key)):
         return False
     text = session_context.text_of(tx, session, 4 * deployment.settings.hook_context_tokens)
     try:
-        context_file.put_session(home, name, session_key, strip_hidden(text))
+        context_file.put_session(home, name, session_key, _harmless(text))
     except OSError as error:
         log.warning("The context file of session %s could not be written: %s", session_key, error.strerror)
         return False
-    written[name, session_key] = figures
+    written[name, session_key] = (*figures, context_file.size(home, name, session_key))
     return True
+
+
+def _harmless(text: str) -> str:
+    """``text`` without hidden characters and without the tags of the agent."""
+    return _TAG.sub("< ", strip_hidden(text))
 
 
 def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
@@ -128,11 +139,10 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
         *tx.execute(newest.where(Memory.namespace_id == known.id)).one(),
         *tx.execute(written.where(Topic.namespace_id == known.id)).one(),
     )
-    known_files = deployment.local(_Written)
-    if known_files.get(name) == figures:
-        return False
-    settings = deployment.settings
+    settings, known_files = deployment.settings, deployment.local(_Written)
     home, room = str(settings.home), 4 * settings.hook_context_tokens - len(_HEADING) - 2
+    if known_files.get(name) == (*figures, context_file.size(home, name)):
+        return False
     found = topics.every(tx, known.id)
     title = _TOPICS.format(namespace=shlex.quote(name))
     shown = _topics_text(found, title, int(_TOPICS_SHARE * room))
@@ -154,11 +164,11 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     body = "\n\n".join(part for part in (shown, facts) if part)
     text = f"{_HEADING}\n\n{body}" if body else ""
     try:
-        context_file.put(home, name, strip_hidden(text))
+        context_file.put(home, name, _harmless(text))
     except OSError as error:
         log.warning("The context file of %s could not be written: %s", name, error.strerror)
         return False
-    known_files[name] = figures
+    known_files[name] = (*figures, context_file.size(home, name))
     return True
 
 

@@ -28,7 +28,7 @@ def take(home: str, namespace: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(_MOST_CHARACTERS).partition("\n")[2]
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):  # no file, or a broken one
         put(home, namespace, "")
         return ""
 
@@ -46,13 +46,12 @@ def put(home: str, namespace: str, text: str) -> None:
 def asked_for(home: str) -> dict[str, float]:
     """Map each namespace that has a context file to the time of the last write, in seconds since 1970."""
     found = {}
-    try:
-        for item in os.scandir(os.path.join(home, _FOLDER)):
-            if item.name.endswith(".txt"):
-                with open(item.path, encoding="utf-8") as file:
-                    found[file.readline().rstrip("\n")] = item.stat().st_mtime
-    except FileNotFoundError:
-        return found
+    for path in _files_in(os.path.join(home, _FOLDER)):
+        try:
+            with open(path, encoding="utf-8") as file:
+                found[file.readline().rstrip("\n")] = os.stat(path).st_mtime
+        except (OSError, ValueError):
+            continue  # deleted meanwhile, or not a file that the hook has made
     return found
 
 
@@ -65,7 +64,7 @@ def take_session(home: str, namespace: str, session: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(_MOST_CHARACTERS).partition("\n")[2]
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):  # no file, or a broken one
         put_session(home, namespace, session, "")
         return ""
 
@@ -79,6 +78,14 @@ def put_session(home: str, namespace: str, session: str, text: str) -> None:
     files.make_folder(os.path.join(home, _SESSIONS))
     head = json.dumps([namespace, session])
     files.write_atomic(_session_file(home, namespace, session), f"{head}\n{text}".encode())
+
+
+def size(home: str, namespace: str, session: str | None = None) -> int:
+    """The size in bytes of a namespace's or a session's context file; 0 without a file."""
+    try:
+        return os.stat(_file(home, namespace) if session is None else _session_file(home, namespace, session)).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def sessions_asked_for(home: str) -> dict[tuple[str, str], float]:
@@ -122,7 +129,10 @@ def erase(home: str, namespace: str) -> None:
 
 
 def _session_files(home: str) -> list[str]:
-    folder = os.path.join(home, _SESSIONS)
+    return _files_in(os.path.join(home, _SESSIONS))
+
+
+def _files_in(folder: str) -> list[str]:
     try:
         return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".txt")]
     except FileNotFoundError:
