@@ -112,17 +112,20 @@ def _write(
     texts = {name: _text_to_write(folder / name, file, known.get(name, ())) for name, file in wanted.items()}
     edited = sorted(name for name, text in texts.items() if text is None)
     if edited:
-        raise InvalidInput(
-            f"{folder} has edits that were not read: {', '.join(edited)}.",
-            remedy="Nothing was written. Read them with `nexus import --markdown DIR --namespace NS`, and try again.",
-        )
-    contents = {name: text for name, text in texts.items() if text is not None}
-    sums = {name: _checksums_of(name, text, wanted[name]) for name, text in contents.items()}
+        raise _has_edits(folder, edited, "Nothing was written.")
+    sums = {name: _checksums_of(name, text, wanted[name]) for name, text in texts.items() if text is not None}
     # The checksums are written first. A crash then leaves files that the next export still knows as its own.
     both = {name: sorted({*known.get(name, ()), *sums[name]}) for name in sums}
     _save(folder, replace(exported, files=known | both))
-    for name, text in contents.items():
-        files.write_atomic(str(folder / name), text.encode(), mode=0o644, keep_mode=True)
+    for name, file in wanted.items():
+        text = _text_to_write(folder / name, file, known.get(name, ()))  # somebody may have edited the file meanwhile
+        if text is None:
+            edited.append(name)
+        else:
+            sums[name] = _checksums_of(name, text, file)
+            files.write_atomic(str(folder / name), text.encode(), mode=0o644, keep_mode=True)
+    if edited:
+        raise _has_edits(folder, edited, "The other files were written.")
     gone = set[str]()
     if exported.namespace == namespace:  # a name may have been written by hand, so it may lead out of the folder
         gone = {name for name in exported.revisions if name not in wanted and checked(name) == name}
@@ -132,6 +135,13 @@ def _write(
     sums = {name: found for name, found in (known | sums).items() if name not in gone or name in tracked}
     _save(folder, _Exported(files=sums, namespace=namespace, revisions=revisions | tracked))
     return sum(state == "deleted" for state in left.values()), kept
+
+
+def _has_edits(folder: Path, names: Sequence[str], done: str) -> InvalidInput:
+    return InvalidInput(
+        f"{folder} has edits that were not read: {', '.join(names)}.",
+        remedy=f"{done} Read them with `nexus import --markdown DIR --namespace NS`, and try again.",
+    )
 
 
 def _remove(path: Path, known: Sequence[str]) -> Literal["absent", "deleted", "edited", "written"]:

@@ -186,6 +186,40 @@ def test_edits_of_the_section_are_kept_until_they_are_read(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("spoken")
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_a_person_writes_during_an_export_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """An editor saves ``MEMORY.md`` after the export has read it and before the export writes it."""
+    known("- It is hot.")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    index = tmp_path / "MEMORY.md"
+
+    def write(path: str, content: bytes, **options: Any) -> None:
+        if path.endswith("kiln.md"):
+            old = index.read_text()
+            index.write_text(old.replace("About it.", "Mine!") if inside else f"Mine!\n{old}")
+        write_atomic(path, content, **options)
+
+    known("- It is cold.")
+    known("- other", "other.md", "Other")
+    monkeypatch.setattr(files, "write_atomic", write)
+    if inside:
+        with pytest.raises(InvalidInput, match=r"MEMORY\.md"):
+            Nexus().export_markdown(NAMESPACE, tmp_path)
+    else:
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+        assert "[Other](other.md)" in index.read_text()
+    assert "Mine!" in index.read_text()
+    assert "It is cold." in (tmp_path / "kiln.md").read_text()
+    monkeypatch.undo()
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    if not inside:  # an import does not read the section of MEMORY.md
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+        assert "Mine!" in index.read_text()
+
+
+@pytest.mark.usefixtures("spoken")
 def test_an_old_folder_does_not_undo_what_was_learned_since(tmp_path: Path) -> None:
     known("- one\n- two")
     known("- other", "other.md", "Other")
