@@ -140,7 +140,9 @@ def _write(
 def _has_edits(folder: Path, names: Sequence[str], done: str) -> InvalidInput:
     return InvalidInput(
         f"{folder} has edits that were not read: {', '.join(names)}.",
-        remedy=f"{done} Read them with `nexus import --markdown DIR --namespace NS`, and try again.",
+        remedy=f"{done} Read them with `nexus import --markdown DIR --namespace NS`, and try again. An import reads no"
+        f" edits of {markdown.INDEX} and no new lines of {markdown.FACTS}: move these out of the section between the"
+        " marks, or delete the section.",
     )
 
 
@@ -258,7 +260,9 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         found = _facts(tx, known.id) if facts_text else []
     revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
     if own:
-        _note_read(folder, exported, texts | {markdown.FACTS: facts_text}, now)
+        if not markdown.has_new_lines(facts_text):  # the next export must not replace lines that nobody has read
+            texts[markdown.FACTS] = facts_text
+        _note_read(folder, exported, texts, now)
     return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed, revised=revised)
 
 

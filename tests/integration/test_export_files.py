@@ -220,6 +220,31 @@ def test_what_a_person_writes_during_an_export_stays(
 
 
 @pytest.mark.usefixtures("spoken")
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("MEMORY.md", "About it.", "Mine!"), ("facts.md", "\n<!-- nexus:end", "\n- Mine!\n<!-- nexus:end")],
+)
+def test_lines_that_no_import_reads_stay_until_a_person_moves_them(
+    tmp_path: Path, name: str, old: str, new: str
+) -> None:
+    known("- It is hot.")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    path = tmp_path / name
+    exported = path.read_text()
+    path.write_text(exported.replace(old, new))
+    for _ in range(2):
+        with pytest.raises(InvalidInput) as refused:
+            Nexus().export_markdown(NAMESPACE, tmp_path)
+        assert name in refused.value.message
+        assert "move these out of the section" in (refused.value.remedy or "")
+        Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert "Mine!" in path.read_text()
+    path.write_text("Mine!\n")  # the section is deleted
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert path.read_text().startswith("Mine!\n")
+
+
+@pytest.mark.usefixtures("spoken")
 def test_an_old_folder_does_not_undo_what_was_learned_since(tmp_path: Path) -> None:
     known("- one\n- two")
     known("- other", "other.md", "Other")

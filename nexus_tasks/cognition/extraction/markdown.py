@@ -181,5 +181,12 @@ def edited_facts(text: str, found: Sequence[MemoryInfo]) -> list[tuple[MemoryInf
     return edited
 
 
+def has_new_lines(text: str) -> bool:
+    """Whether the marked section of ``facts.md`` has lines that are neither a fact's line nor a date."""
+    _, section, _ = parts(FACTS, text)
+    lines = (line.strip() for line in (section or "").splitlines())
+    return any(line and not line.startswith("## ") and not _FACT.fullmatch(line) for line in lines)
+
+
 def _date(fact: MemoryInfo) -> str:
     return f"{to_utc(fact.occurred_at):%Y-%m-%d}"
