@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks.transcripts.scrubbing import scrub
+from nexus_tasks.transcripts.scrubbing import places, scrub
+from tests.transcripts.planted import in_context
 from tests.transcripts.secrets import Planted, planted
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,17 @@ def test_four_in_five_secrets_of_every_group_and_form_are_found(group: str) -> N
 def test_scrubbing_twice_changes_nothing_more() -> None:
     texts = [scrub(one.text) for one, _ in looked_for()]
     assert [text for text in texts if scrub(text) != text] == []
+
+
+def test_every_rule_for_commands_and_headers_finds_something() -> None:
+    """A rule whose beginning is not where its word stands would never match."""
+    texts = [one.text for one in planted()] + [text for text, _ in in_context().values()]
+    idle = [
+        pattern().pattern
+        for kind, starts, pattern in places._credential_patterns()
+        if all(places._without_credentials(text, kind, starts, pattern()) == text for text in texts)
+    ]
+    assert idle == []
 
 
 # --- ordinary text ----------------------------------------------------------------------------------------------------
@@ -134,6 +146,12 @@ def log(chance: random.Random, lines: int) -> str:
                 f"message_key hash:{hexadecimal(64)}:1",
                 f"uploaded s3://bucket/{hexadecimal(32)}/secret-garden.txt",
                 f"node_modules/.pnpm/jwt-decode@3.1.2_{hexadecimal(32)}/",
+                f"workspace wrkspc_01{mixed(22)} and rule rlg_01{mixed(22)}",
+                f"PASS src/{hexadecimal(6)}.test.js ({chance.randint(1, 900)} ms)",
+                f"apt\tpasswd\t1:4.{chance.randint(1, 99)}+dfsg1-1",
+                f"INSERT INTO events VALUES ({chance.randint(1, 999)}, 'click{chance.randint(1, 99)}', '{id}')",
+                f"auth = (self.auth[0], '********') if self.auth else {hexadecimal(4)}",
+                f"| token count | {chance.randint(1, 10**6)} | {hexadecimal(8)} |",
                 f"primary key ({chance.randint(1, 10**15)}) duplicates; key {id}",
             )
         )

@@ -8,6 +8,7 @@ hook's events, because these are written to disk before that. These rules find s
 - :mod:`.places` replaces passwords in addresses, headers and commands.
 - :mod:`.documents` replaces the values of documents that are secret as a whole.
 - :mod:`.assignments` replaces values after names such as ``password``.
+- :mod:`.tables` replaces the values of columns such as ``password``, in Markdown, CSV and SQL.
 - :mod:`.random_values` replaces values that look generated, when a name or a sentence says that they are secret.
 - :mod:`.sentences` replaces passwords that a sentence tells.
 - This module replaces a base64 text when the decoded text contains a secret.
@@ -33,6 +34,7 @@ from nexus_tasks.transcripts.scrubbing.places import scrub_headers, scrub_urls
 from nexus_tasks.transcripts.scrubbing.random_values import scrub_random_values
 from nexus_tasks.transcripts.scrubbing.sentences import scrub_sentences
 from nexus_tasks.transcripts.scrubbing.shapes import scrub_tokens
+from nexus_tasks.transcripts.scrubbing.tables import scrub_tables
 
 __all__ = ["scrub", "scrub_value"]
 
@@ -57,12 +59,34 @@ _URL_SAFE = str.maketrans("-_", "+/")
 def scrub(text: str) -> str:
     """``text`` with its secrets replaced. Scrubbing the result again changes nothing."""
     clean = _scrub_all(text)
-    visible = _INVISIBLE().sub("", text)
+    visible = _visible(text)
     if visible == text:
         return clean
     seen = _scrub_all(visible)
-    split = seen != _INVISIBLE().sub("", clean) and seen.count(MARK) >= clean.count(MARK)
+    split = seen != _visible(clean) and seen.count(MARK) >= clean.count(MARK)
     return seen if split else clean
+
+
+def _visible(text: str) -> str:
+    """``text`` without hidden characters, and with plain letters in place of wide, bold and circled ones."""
+    text = _INVISIBLE().sub("", text)
+    if "uff" in text:
+        text = _ESCAPED_WIDE().sub(lambda match: chr(int(match[1], 16) + 0x20), text)
+    return text.translate(_plain_letters()) if _DRESSED().search(text) else text
+
+
+_ESCAPED_WIDE = lazy(r"\\{1,4}uff([0-5][0-9a-f])(?<!00)(?<!5f)", re.IGNORECASE)
+
+
+_DRESSED = lazy(r"[\u24b6-\u24e9\uff01-\uff5e\U0001d400-\U0001d7ff]")
+
+
+@cache
+def _plain_letters() -> dict[int, str]:
+    from unicodedata import normalize
+
+    dressed = (*range(0x24B6, 0x24EA), *range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
+    return {code: normalize("NFKC", chr(code)) for code in dressed}
 
 
 def _scrub_all(text: str) -> str:
@@ -123,6 +147,7 @@ _RULES = (
     scrub_headers,
     scrub_documents,
     scrub_assignments,
+    scrub_tables,
     scrub_random_values,
     scrub_sentences,
 )
@@ -137,22 +162,46 @@ def _scrub_plain(text: str) -> str:
 # --- base64 -----------------------------------------------------------------------------------------------------------
 @cache
 def _base64() -> re.Pattern[str]:
+    """A base64 text, which may go on in the next lines. A line break may be escaped."""
+    return re.compile(
+        r"[A-Za-z0-9+/_-]{20,}+(?:(?:\r?\n|\\{1,4}n)[ \t]{0,20}[A-Za-z0-9+/_-]{4,}+(?![^\s=\"'\\])){0,1000}={0,2}"
+    )
+
+
+@cache
+def _base64_line() -> re.Pattern[str]:
     return re.compile(r"[A-Za-z0-9+/_-]{20,}+={0,2}")
+
+
+@cache
+def _joint() -> re.Pattern[str]:
+    return re.compile(r"(?:\r?\n|\\{1,4}n)[ \t]{0,20}")
 
 
 def _scrub_base64(text: str, depth: int = 0) -> str:
     """Replace each base64 token in ``text`` whose decoded text contains a secret. The whole token is replaced."""
 
     def replaced(match: re.Match[str]) -> str:
-        inner = _decoded(match[0])
-        if inner is None:
-            return match[0]
-        clean = _scrub_plain(inner)
-        if clean == inner and depth + 1 < _DEEPEST_BASE64:
-            clean = _scrub_base64(inner, depth + 1)
-        return match[0] if clean == inner else placeholder("base64 of a secret")
+        found = match[0]
+        whole = _joint().sub("", found)
+        if _hides_a_secret(whole, depth):
+            return placeholder("base64 of a secret")
+        return found if whole == found else _base64_line().sub(line_replaced, found)
+
+    def line_replaced(match: re.Match[str]) -> str:
+        return placeholder("base64 of a secret") if _hides_a_secret(match[0], depth) else match[0]
 
     return _base64().sub(replaced, text)
+
+
+def _hides_a_secret(token: str, depth: int) -> bool:
+    inner = _decoded(token)
+    if inner is None:
+        return False
+    clean = _scrub_plain(inner)
+    if clean == inner and depth + 1 < _DEEPEST_BASE64:
+        clean = _scrub_base64(inner, depth + 1)
+    return clean != inner
 
 
 def _decoded(token: str) -> str | None:

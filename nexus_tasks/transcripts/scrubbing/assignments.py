@@ -86,6 +86,18 @@ def _rules() -> tuple[_Follows, ...]:
             ),
             _is_no_reference,
         ),
+        # <key>password</key><string>…</string>
+        _Follows(
+            re.compile(r"<key>[\w.:-]{0,40}\Z"),
+            re.compile(r"</key>(?:\s|\\{1,4}[nrt]){0,40}+<string>(?P<value>[^\"'<>\n\\]{3,500})</"),
+            _is_no_reference,
+        ),
+        # Content-Disposition: form-data; name="password", and the value behind an empty line
+        _Follows(
+            re.compile(rf"\bname={_QUOTE}[\w.:-]{{0,40}}\Z"),
+            re.compile(rf"{_QUOTE}(?:(?:\\{{1,4}}r)?{line_break}){{2}}(?P<value>[^\s\"'<>\\]{{3,500}})"),
+            _is_no_reference,
+        ),
         # "db_password": {"sensitive": true, "value": "…"}, variable "password" { default = "…" }
         _Follows(
             None,

@@ -69,6 +69,7 @@ _COOKIE_ATTRIBUTES = ("path", "domain", "expires", "max-age", "samesite", "versi
 @cache
 def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.Pattern[str]]], ...]:
     quote = r"\\{0,4}[\"'`]?"
+    line = r"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"  # a line break, which may be escaped
     rules = (
         (
             "authorization",
@@ -100,8 +101,22 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
         ),
         (
             "password",
-            ("docker", "podman", "helm", "mongo", "ldap", "sqlcmd", "unzip", "htpasswd", "smbclient"),
-            rf"\b(?:docker|podman|helm|az|oc|mongosh?|mongodump|ldap\w{{1,10}}|sqlcmd|unzip|zip|7z|htpasswd|smbclient)\b"
+            (
+                "docker",
+                "podman",
+                "helm",
+                "mongo",
+                "ldap",
+                "sqlcmd",
+                "unzip",
+                "htpasswd",
+                "smbclient",
+                "cqlsh",
+                "beeline",
+                "isql",
+                "rdesktop",
+            ),
+            rf"\b(?:docker|podman|helm|az|oc|mongosh?|mongodump|mongorestore|cqlsh|beeline|isql|rdesktop|ldap\w{{1,10}}|sqlcmd|unzip|zip|7z|htpasswd|smbclient)\b"
             rf"[^\n|;]{{0,200}}?\s(?:-p|-P|-w|-U\s{{0,2}}[\w.]{{1,40}}%)\s{{0,3}}{quote}(?=[^\s]{{0,100}}[0-9!@#%^&*])([^\s\"'\\:/]{{6,200}})(?=\s|[\"'\\]|\Z)",
         ),
         (
@@ -109,6 +124,91 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
             ("identified", "with", "login", "encrypted", "role", "user"),
             r"(?i:\bidentified\s{1,4}(?:with\s{1,4}\S{1,40}\s{1,4})?by(?:\s{1,4}password)?|\b(?:with|login|encrypted|role|user)\s{1,4}password)"
             r"\s{1,4}\\{0,4}[\"']([^\s\"'\\]{3,200})",
+        ),
+        # login("ann", "…"), HTTPBasicAuth('ann', '…'), auth=("ann", "…")
+        (
+            "password",
+            ("login", "log_in", "logon", "signin", "sign_in", "auth", "credential"),
+            r"(?i:log_?in|logon|sign_?in|authenticate|basic_?auth|auth(?:entication)?|credentials?)\w{0,20}\s{0,2}=?\s{0,2}\("
+            r"\s{0,4}[^,()\n]{1,100},\s{0,4}\\{0,6}[\"'](?=[^\"'\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})\\{0,6}[\"']",
+        ),
+        (
+            "password",
+            ("identified",),
+            r"(?i:\bidentified\s{1,4}by)\s{1,4}(?=[^\s;]{0,100}[0-9!@#%^&*])([^\s\"'`;,\\]{4,200})",
+        ),
+        (
+            "password",
+            ("password(",),
+            r"(?:PASSWORD|(?<== )password|(?<==)password)\(\\{0,4}[\"'](?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})",
+        ),
+        # FTP and POP3; IMAP; SMTP; Redis
+        (
+            "password",
+            ("user ",),
+            rf"\bUSER\s{{1,4}}[^\s\\]{{1,80}}(?:{line}[^\n\\]{{0,100}}){{0,3}}{line}[^\nA-Za-z\\]{{0,20}}PASS\s{{1,4}}([^\s\\]{{3,200}})",
+        ),
+        (
+            "password",
+            ("login ",),
+            r"\bLOGIN\s{1,4}[^\s\\]{1,80}\s{1,4}\\{0,4}\"([^\s\"\\]{3,200})\\{0,4}\"",
+        ),
+        (
+            "basic credentials",
+            ("auth ",),
+            r"\bAUTH\s{1,4}(?:PLAIN|LOGIN)\s{1,4}([A-Za-z0-9+/]{8,400}={0,2})(?![A-Za-z0-9])",
+        ),
+        (
+            "password",
+            ("> auth ",),
+            r"> AUTH\s{1,4}(?:[\w.@-]{1,60}\s{1,4})?(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{5,200})",
+        ),
+        (
+            "password",
+            ("requirepass", "masterauth"),
+            r"\b(?:requirepass|masterauth)\s{1,4}\\{0,4}[\"']?(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})",
+        ),
+        ("password", ("acl setuser",), r"(?i:acl setuser)\s[^\n>\\]{0,100}>([^\s\"'\\]{3,200})"),
+        # other commands and settings
+        (
+            "password",
+            ("echo ", "printf "),
+            r"\b(?:echo|printf)\s{1,4}\\{0,4}[\"']?[\w.-]{1,60}:([^\s\"'\\|]{4,100})\\{0,4}[\"']?\s{0,4}\|\s{0,4}(?:sudo\s{1,4})?chpasswd\b",
+        ),
+        (
+            "password",
+            ("htpasswd ",),
+            r"\bhtpasswd\s{1,4}-[A-Za-z]{0,5}b[A-Za-z]{0,5}\s{1,4}\S{1,200}\s{1,4}\S{1,60}\s{1,4}([^\s\"'\\]{3,200})",
+        ),
+        ("password", ("net user ",), r"(?i:net user)\s{1,4}\S{1,60}\s{1,4}([^\s/*\"'\\][^\s\"'\\]{3,200})(?=\s)"),
+        (
+            "password",
+            ("rabbitmqctl",),
+            r"\brabbitmqctl\s[^\n|;]{0,60}?(?:add_user|change_password)\s{1,4}\S{1,60}\s{1,4}\\{0,4}[\"']?([^\s\"'\\]{3,200})",
+        ),
+        ("password", ("freerdp",), r"freerdp[^\n|;]{0,200}?\s/p:\\{0,4}[\"']?([^\s\"'\\]{3,200})"),
+        ("password", ("lftp ", "lftp\t"), r"\blftp\s[^\n|;]{0,100}?-u\s{1,4}[^\s,]{1,60},([^\s\"'\\]{3,200})"),
+        (
+            "password",
+            ("sqlplus ", "expdp ", "impdp "),
+            r"\b(?:sqlplus|expdp|impdp)\s{1,4}(?:-\w{1,3}\s{1,4})?[\w.]{1,60}/([^\s\"'\\/@]{3,200})@",
+        ),
+        ("password", ("openssl enc",), r"\bopenssl enc\b[^\n|;]{0,200}?\s-k\s{1,4}\\{0,4}[\"']?([^\s\"'\\]{3,200})"),
+        (
+            "password",
+            ("send ",),
+            r"\bsend\s{1,4}(?:--\s{1,4})?\\{0,4}\"(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"\\$]{4,100})\\{1,4}[rn]",
+        ),
+        ("password", ("stats auth",), r"\bstats auth\s{1,4}[\w.-]{1,60}:([^\s\"'\\]{3,200})"),
+        (
+            "password",
+            ("]:",),
+            r"\]:[0-9]{2,5}[ \t]{1,8}[^\s:@]{1,80}(?:@[\w.-]{1,80})?:([^\s\"'\\]{3,200})(?=[\s\"'\\]|\Z)",
+        ),
+        (
+            "snmp community",
+            ("snmp-server community",),
+            r"snmp-server community\s{1,4}(?!public\b|private\b)([^\s\"'\\]{4,100})",
         ),
         ("password", ("password ", "secret "), r"\b(?i:password|secret)\s{1,4}[05789]\s{1,4}([^\s\"'\\]{4,200})"),
         ("password", ("-pass",), r"(?<=\s)-pass(?:in|out)?\s{1,4}\\{0,4}[\"']?pass:([^\s\"'\\]{3,200})"),
@@ -119,7 +219,7 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
         ),
         (
             "password",
-            ("securestring",),
+            ("convertto-securestring",),
             r"(?i:ConvertTo-SecureString)(?:\s{1,4}-String)?\s{1,4}\\{0,4}[\"']([^\s\"'\\]{3,200})",
         ),
         ("password", ("sshpass",), r"\bsshpass\s{1,4}-p\s{0,3}\\{0,4}[\"']?([^\s\"'\\]{1,200})"),
@@ -143,7 +243,10 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
             r"[?&](?:sig|signature|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)=([A-Za-z0-9%+/=_-]{20,})",
         ),
     )
-    return tuple((kind, starts, cache(partial(re.compile, pattern))) for kind, starts, pattern in rules)
+    # A word may begin behind an escaped line break, whose ``n`` is a letter.
+    begin = r"(?:\b|(?<=\\[nrt]))"
+    anchored = ((kind, starts, re.sub(r"^\\b", lambda _: begin, pattern)) for kind, starts, pattern in rules)
+    return tuple((kind, starts, cache(partial(re.compile, pattern))) for kind, starts, pattern in anchored)
 
 
 @cache
@@ -174,7 +277,9 @@ def _without_credentials(text: str, kind: str, starts: tuple[str, ...], pattern:
 
 
 def _is_expression(value: str) -> bool:
-    """Whether ``value`` is a template, or an expression of code, in place of a secret."""
+    """Whether ``value`` is a template, a mask, or an expression of code, in place of a secret."""
+    if set(value) <= set("*x.•-_X"):
+        return True
     if value.startswith(("${", "$(", "<", "{")) or (value[0] == "$" and value[1:].isidentifier()):
         return True
     name = value.partition("(")[0].partition("[")[0].rstrip("}]),:")

@@ -25,7 +25,24 @@ def _candidate() -> re.Pattern[str]:
 # The words of a token's prefix, such as `live` in `sk_live_`.
 _PREFIX = lazy(r"(?:[A-Za-z][A-Za-z0-9]{0,11}[_-]){1,3}")
 _REST = lazy(r"[A-Za-z0-9_=-]+")
-_TELLING = frozenset(("sk", "rk", "pk", "ak", "pat", "apikey", "apitoken", "secret", "live", "tok", "token", "key"))
+_TELLING = frozenset(
+    """
+    sk rk pk ak pat apikey apitoken secret live tok token key api server private production prod sandbox auth access
+    sec skey pw pass hook admin console
+    """.split()  # noqa: SIM905
+)
+# The first words of ids that many programs print: of messages, requests, payments and machines. They are not secret.
+_IDS = frozenset(
+    """
+    toolu req msg resp run thread asst call file evt cus price prod sub in pi ch seti batch step chatcmpl gen trace
+    span ses sess session user usr org acct account conv item rs fc vs snap vol ami subnet sg vpc eni img image proj
+    project obj object blk txn tx ord order job task node pod build dpl deploy deployment cmpl event id uid uuid hash
+    sha sha1 sha256 sha512 md5 commit blob tree cache chunk layer digest etag nonce csrf state code cursor page next
+    device team space workspace doc document block comment ticket issue card list board member inv invoice pm src cs
+    link ref row rec record table tbl view field fld app bot channel group role perm lib module mod pkg test tmp temp
+    index idx styles style main vendor runtime assets asset static
+    """.split()  # noqa: SIM905
+)
 # The value's own name in `<token>…`, `('API_KEY', '…')` and `--api-key …`. A name before a sign is found without these.
 _ELEMENT = lazy(r"<([A-Za-z_][\w.:-]{0,60})[^<>]{0,60}>\s{0,20}\Z")
 _ARGUMENT = lazy(r"[\"']([A-Za-z_][\w.-]{0,60})\\{0,4}[\"']\s{0,4},\Z")
@@ -48,7 +65,10 @@ _SENTENCE_BEFORE = lazy(rf"\b{_THING}\b(?P<gap>[^\n\d={{}}<>]{{0,50}})\Z", re.IG
 _SENTENCE_AFTER = lazy(
     rf"[\"'`*)]{{0,4}},?[ \t]{{1,3}}(?:(?:is|as|for|was|are)\b|\()[^\n\d={{}}]{{0,30}}?\b{_THING}\b", re.IGNORECASE
 )
-_TELLS = lazy(r"(?:\A|\b(?:is|was|are|to|with)\s{0,50}+:?|[:,]|->|→)[\s\"'`(*]{0,50}\Z", re.IGNORECASE)
+_TELLS = lazy(
+    r"(?:\A|\b(?:is|was|are|to|with)\s{0,50}+(?:(?:now|still|currently|just)\s{1,4})?:?|[:,]|->|→)[\s\"'`(*]{0,50}\Z",
+    re.IGNORECASE,
+)
 _OPEN_SENTENCE = lazy(
     r"\b(?:sha\d*|md5|hash|digest|checksum|commit|revision|etag|uuid|guid|fingerprint|public|id|ids|url|request|trace)\b|://",
     re.IGNORECASE,
@@ -67,28 +87,43 @@ def scrub_random_values(text: str) -> str:
         name, sign, rest = value.partition("=")
         if sign and rest.strip("=") and name.replace("_", "").replace("-", "").replace(".", "").isalnum():
             start, value = end - len(rest), rest
-        if not is_random(value) or MARK in text[max(0, start - 12) : start]:
+        if start < done or not is_random(value) or MARK in text[max(0, start - 12) : start]:
             continue
         if text[end : end + 1] == "(" and value.replace(".", "").isidentifier():
             continue  # the name of a function that is called
         kind = "token" if _has_telling_prefix(value) else _kind(text, start, end)
         if kind:
             parts += [text[done:start], placeholder(kind)]
-            done = end
+            done = _whole(text, end)
     return "".join((*parts, text[done:])) if parts else text
 
 
+def _whole(text: str, end: int) -> int:
+    """The end of a secret of two parts with a colon between them, such as an id and its key."""
+    more = _candidate_part().match(text, end)
+    return more.end() if more and is_random(more[1]) else end
+
+
+@cache
+def _candidate_part() -> re.Pattern[str]:
+    return re.compile(r":([A-Za-z0-9+_=~-]{15,})")
+
+
 def _has_telling_prefix(value: str) -> bool:
-    """Whether ``value`` begins like a token: ``name_live_``, ``sk-name-``, or any short word before 36 characters."""
+    """Whether ``value`` begins like a token: ``name_live_``, ``sk-name-``, or a short word that no id has."""
     prefix = _PREFIX().match(value)
     if prefix is None:
         return False
     rest = value[prefix.end() :]
     if not _REST().fullmatch(rest) or not is_random(rest):
         return False
-    if len(rest) >= 18 and not _TELLING.isdisjoint(re.split("[_-]", prefix[0].lower())):
+    words = re.split("[_-]", prefix[0].lower())
+    if len(rest) >= 18 and not _TELLING.isdisjoint(words):
         return True
-    return len(rest) >= 36 and prefix[0].endswith("_") and rest.isalnum() and not rest.islower() and not rest.isupper()
+    if not rest.isalnum() or rest.islower() or rest.isupper():
+        return False
+    # Many ids have a time in front, and so begin with 01.
+    return len(rest) >= 36 or (len(rest) >= 20 and words[0] not in _IDS and not rest.startswith("01"))
 
 
 def _kind(text: str, start: int, end: int) -> str | None:

@@ -12,11 +12,12 @@ from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
 # The beginnings of the words that tell of a password.
 _STARTS = (
-    "pass", "pwd", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed", "recovery", "backup",
-    "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ", "client ", "shared ",
+    "pass", "pwd", "pw:", "pw ", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed",
+    "recovery", "backup", "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ",
+    "client ", "shared ",
     *ABROAD,
 )  # fmt: skip
-_NOUN = rf"pass(?:word|wort|code|phrase|wd)?|pwd|pin(?: code| number)?|master password|{'|'.join(ABROAD)}"
+_NOUN = rf"pass(?:word|wort|code|phrase|wd)?|pwd|pw|pin(?: code| number)?|master password|{'|'.join(ABROAD)}"
 _LONGEST_ABROAD = max(map(len, ABROAD))
 # Words that follow "password is" and are not the password, or that stand for a password.
 _NO_PASSWORD = frozenset(
@@ -41,7 +42,7 @@ _WHOSE = lazy(
     r"(?:[\w'’-]{1,20}\s+){0,3}\Z",
     re.IGNORECASE,
 )
-_OPEN = r"(?P<open>[\"'“‘`*]{0,3})"
+_OPEN = r"(?P<open>\\{0,4}[\"'“‘`*]{0,3})"
 
 
 @cache
@@ -50,7 +51,7 @@ def _told() -> re.Pattern[str]:
     return re.compile(
         rf"(?P<noun>{_NOUN})\b(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{{1,40}}?)?"
         r"(?P<verb>\s++(?:is|was|ist|war|lautet|es|est|é|è|это|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|=)(?:\s*+:)?"
-        r"|\s*+[:=])\s++"
+        r"|\s*+[:=]|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is))\s++"
         rf"(?:(?:now|still|just|currently|set\s++to)\s++)?{_OPEN}(?P<value>\S{{3,80}})",
         re.IGNORECASE,
     )
@@ -72,7 +73,17 @@ def _told_key() -> re.Pattern[str]:
 def _adjacent() -> re.Pattern[str]:
     """ "password X", "the passphrase X"; the value has a digit."""
     return re.compile(
-        rf"(?:password|passwd|passphrase|passcode|pwd)\s++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
+        rf"(?:password|passwd|passphrase|passcode|pwd)[^\S\t]++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _grouped() -> re.Pattern[str]:
+    """ "app password is abcd efgh ijkl mnop": four or six groups of four, as Google and WordPress write them."""
+    return re.compile(
+        r"passwords?(?:\s+(?:is|was)|\s*+[:=])\s+[\"'`]?(?P<value>(?:[A-Za-z0-9]{4} ){3}"
+        r"(?:[A-Za-z0-9]{4} [A-Za-z0-9]{4} )?[A-Za-z0-9]{4})(?![A-Za-z0-9]| [A-Za-z])",
         re.IGNORECASE,
     )
 
@@ -89,8 +100,9 @@ def _as_password() -> re.Pattern[str]:
 
 @cache
 def _pair() -> re.Pattern[str]:
-    """ "credentials are admin:X", "log in with admin / X"."""
+    """ "credentials are admin:X", "log in with admin / X", "log in as ann with X"."""
     return re.compile(
+        r"(?:log\s?in|sign\s?in)\s+as\s+[\w.@+-]{2,60}\s+(?:with|using|and)\s+(?P<with>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})|"
         r"(?:credentials?|creds|log\s?in|sign\s?in)\b[^\n:/]{0,40}?[\s:\"'`(]{1,3}[\w.@+-]{2,60}\s?[:/]\s?"
         r"(?P<value>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})",
         re.IGNORECASE,
@@ -125,11 +137,14 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
         told = _told().match(text, at)
         if told and _is_told(told, text[max(earliest, at - 80) : at]):
             return _span(told, "password")
+        grouped = _grouped().match(text, at)
+        if grouped:
+            return *grouped.span("value"), "password"
         beside = _adjacent().match(text, at)
-        if beside and _mixed(_bare(beside["value"])):
+        if beside and looks_like_a_password(_bare(beside["value"])):
             return _span(beside, "password")
         before = _as_password().search(text[max(earliest, at - 140) : at])
-        if before and _mixed(_bare(before["value"])):
+        if before and looks_like_a_password(_bare(before["value"])):
             start, end, kind = _span(before, "password")
             moved = max(earliest, at - 140)
             return start + moved, end + moved, kind
@@ -138,20 +153,21 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
     if key and _is_key(_bare(key["value"])):
         return _span(key, "secret")
     pair = _pair().match(text, at)
-    if pair and _mixed(_bare(pair["value"])):
-        return _span(pair, "password")
+    group = "with" if pair and pair["with"] else "value"
+    if pair and looks_like_a_password(_bare(pair[group])):
+        return _span(pair, "password", group)
     phrase = _phrase().match(text, at)
     return (*phrase.span("value"), "seed phrase") if phrase else None
 
 
-def _span(match: re.Match[str], kind: str) -> tuple[int, int, str]:
-    start = match.start("value")
-    return start, start + len(_bare(match["value"])), kind
+def _span(match: re.Match[str], kind: str, group: str = "value") -> tuple[int, int, str]:
+    start = match.start(group)
+    return start, start + len(_bare(match[group])), kind
 
 
 def _bare(value: str) -> str:
     """``value`` without the sentence's punctuation and quotes behind it."""
-    value = value.rstrip("\"'”’`*")
+    value = value.partition('\\"')[0].rstrip("\"'”’`*")
     return value.rstrip(".,;:?)").rstrip("\"'”’`*")
 
 
@@ -161,7 +177,9 @@ def _is_told(match: re.Match[str], before: str) -> bool:
         return False
     if match["noun"].lower().startswith(("pin", "passcode")):
         return value.isdigit() and 4 <= len(value) <= 8
-    return _mixed(value) or (value.isalpha() and _is_last_word(match, value, _WHOSE().search(before) is not None))
+    return looks_like_a_password(value) or (
+        value.isalpha() and _is_last_word(match, value, _WHOSE().search(before) is not None)
+    )
 
 
 def _is_last_word(match: re.Match[str], value: str, owned: bool) -> bool:
@@ -184,7 +202,7 @@ def _is_key(value: str) -> bool:
     return digits >= 3 and letters >= 3 and longest >= 8 and digits + letters >= 10
 
 
-def _mixed(value: str) -> bool:
+def looks_like_a_password(value: str) -> bool:
     """Whether ``value`` has letters and digits or signs, as passwords have, and is no code, path, number or time."""
     if (
         len(value) < 5

@@ -34,7 +34,7 @@ FORMATS = (
     Format(
         "openai key",
         ("sk-",),
-        r"sk-(?=[A-Za-z_-]{0,200}[0-9])(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_-]{20,}",
+        r"sk-(?:(?=[A-Za-z_-]{0,200}[0-9])(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_-]{20,}|[A-Za-z]{40,})",
         wordlike=True,
     ),
     Format("xai key", ("xai-",), r"xai-[A-Za-z0-9_-]{40,}", wordlike=True),
@@ -57,6 +57,10 @@ FORMATS = (
         "modal token", ("ak-", "as-"), r"a[ks]-(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{22}(?![A-Za-z0-9-])", wordlike=True
     ),
     Format("e2b key", ("e2b_",), r"e2b_[a-f0-9]{40}"),
+    Format("chroma key", ("ck-",), r"ck-[A-Za-z0-9]{43}(?![A-Za-z0-9])", wordlike=True),
+    Format("anyscale key", ("esecret_",), r"esecret_[a-z0-9]{20,}"),
+    Format("lambda key", ("secret_",), r"secret_[a-z0-9-]{1,40}_[a-f0-9]{32}\.[A-Za-z0-9]{32}"),
+    Format("browserbase key", ("bb_",), r"bb_(?:live|test)_[A-Za-z0-9_-]{20,}"),
     # clouds
     Format(
         "aws access key",
@@ -106,6 +110,14 @@ FORMATS = (
     Format("render key", ("rnd_",), r"rnd_(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{24,}", wordlike=True),
     Format("scalingo token", ("tk-us-",), r"tk-us-[\w-]{40,}"),
     Format("openshift token", ("sha256~",), r"sha256~[\w-]{40,}"),
+    Format("aiven password", ("AVNS_",), r"AVNS_[A-Za-z0-9_-]{15,}"),
+    Format("volcengine key", ("AKLT", "ALTAK"), r"(?:AKLT|ALTAK)[A-Za-z0-9]{20,64}(?![A-Za-z0-9])", wordlike=True),
+    Format("jd cloud key", ("JDC_",), r"JDC_[A-Z0-9]{25,}"),
+    Format("google hmac key", ("GOOG1",), r"GOOG1[A-Z0-9]{20,60}(?![A-Za-z0-9])"),
+    Format("upcloud token", ("ucat_",), r"ucat_[A-Z0-9]{20,}"),
+    Format("backblaze key", ("K00",), r"K00[0-9][A-Za-z0-9/+]{27}(?![A-Za-z0-9/+])", wordlike=True),
+    Format("swarm token", ("SWMTKN-", "SWMKEY-"), r"SWM(?:TKN|KEY)-1-[A-Za-z0-9+/-]{40,}"),
+    Format("rancher token", ("token-",), r"token-[a-z0-9]{5}:[a-z0-9]{50,}", wordlike=True),
     # code, packages and their pipelines
     Format("github token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{30,}"),
     Format("github token", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{22,}"),
@@ -132,6 +144,20 @@ FORMATS = (
     Format("terraform token", (".atlasv1.",), r"\.atlasv1\.[A-Za-z0-9_=-]{50,}", inner=True),
     Format("prefect token", ("pnu_", "pnb_"), r"pn[ub]_[A-Za-z0-9]{36}"),
     Format("infracost key", ("ico-",), r"ico-[A-Za-z0-9]{32}(?![A-Za-z0-9])", wordlike=True),
+    Format("github app token", ("v1.",), r"v1\.[a-f0-9]{40}(?![A-Za-z0-9])", wordlike=True),
+    Format("laravel key", ("base64:",), r"base64:[A-Za-z0-9+/]{42,43}={1,2}", wordlike=True),
+    Format("laravel token", ("|",), r"[0-9]{1,6}\|[A-Za-z0-9]{40,48}(?![A-Za-z0-9])", wordlike=True),
+    Format("django key", ("django-insecure-",), r"django-insecure-[^\s\"'\\]{30,}"),
+    Format("depot token", ("depot_",), r"depot_(?:org|project|user)_[a-f0-9]{40,}"),
+    Format(
+        "hook with a key", ("hook",), r"build_hooks/[0-9a-f]{24}|hooks\.zapier\.com/hooks/catch/[0-9]{4,}/[a-z0-9]{5,}"
+    ),
+    Format("hook with a key", ("/with/key/",), r"/with/key/[A-Za-z0-9_-]{15,}", inner=True),
+    Format(
+        "key in an address",
+        ("?key=", "&key="),
+        r"[?&]key=(?=[A-Za-z_-]{0,60}[0-9]|[a-z0-9_-]{1,60}[A-Z])[A-Za-z0-9_-]{11,}(?=[&\s\"'<>)\\#]|\Z)",
+    ),
     # talk and mail
     Format("slack token", ("xox",), r"xox[abcdeoprs][.-][A-Za-z0-9.%+/=-]{10,}"),
     Format("slack token", ("xapp-",), r"xapp-[0-9]-[A-Za-z0-9-]{10,}"),
@@ -158,6 +184,18 @@ FORMATS = (
     Format("mailchimp key", ("-us",), r"-us(?<=[a-f0-9]{32}-us)[0-9]{1,2}(?![A-Za-z0-9])", inner=True),
     Format("resend key", ("re_",), r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{24}(?![A-Za-z0-9])", wordlike=True),
     Format("brevo key", ("xkeysib-", "xsmtpsib-"), r"x(?:key|smtp)sib-[A-Za-z0-9]{60,}-[A-Za-z0-9]{16}"),
+    Format("mailersend token", ("mlsn.",), r"mlsn\.[a-f0-9]{60,}"),
+    Format("mandrill key", ("md-",), r"md-(?=[A-Za-z_-]{0,21}[0-9])[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])", wordlike=True),
+    Format("smtp2go key", ("api-",), r"api-[A-F0-9]{32}(?![A-Za-z0-9])", wordlike=True),
+    Format("telnyx key", ("KEY",), r"KEY[0-9A-F]{32}_[A-Za-z0-9]{20,}", wordlike=True),
+    Format("onesignal key", ("os_v2_",), r"os_v2_(?:app|org)_[a-z0-9]{60,}"),
+    Format(
+        "ably key",
+        (":",),
+        r":(?<=[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{6}:)(?=[^A-Z\s]{0,40}[A-Z])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])",
+        inner=True,
+    ),
+    Format("pubnub key", ("sec-c-",), r"sec-c-[A-Za-z0-9]{36,}"),
     Format("twilio key", ("SK",), r"SK[a-f0-9]{32}(?![A-Za-z0-9])", wordlike=True),
     Format("intercom token", ("dG9rO",), r"dG9rO[A-Za-z0-9+/=]{40,}", wordlike=True),
     # money and shops
@@ -167,7 +205,12 @@ FORMATS = (
         r"[sr]k_(?:org_)?(?:live|test|prod)_[A-Za-z0-9]{10,}",
     ),
     Format("stripe webhook secret", ("whsec_",), r"whsec_[A-Za-z0-9+/=]{20,}"),
-    Format("key", ("sk_",), r"sk_(?=[A-Za-z]{0,60}[0-9])[A-Za-z0-9]{32,}", wordlike=True),
+    Format(
+        "key",
+        ("sk_",),
+        r"sk_(?:(?=[A-Za-z]{0,60}[0-9])[A-Za-z0-9]{26,}|[A-Za-z]{28,}|(?=[\w-]{0,40}[0-9])[\w-]{43})(?![\w-])",
+        wordlike=True,
+    ),
     Format("shopify token", ("shp", "prtapi_"), r"(?:shp(?:at|ca|pa|ss|ua|it|rk)|prtapi)_[a-fA-F0-9]{32}"),
     Format("square token", ("sq0",), r"sq0[a-z]{3}-[A-Za-z0-9_-]{22,}"),
     Format("square token", ("EAAA",), r"EAAA[\w-]{22,}", wordlike=True),
@@ -181,6 +224,24 @@ FORMATS = (
     Format("easypost key", ("EZAK", "EZTK"), r"EZ[AT]K[A-Za-z0-9]{54}"),
     Format("duffel token", ("duffel_",), r"duffel_(?:test|live)_[A-Za-z0-9_=-]{30,}"),
     Format("shippo token", ("shippo_",), r"shippo_(?:live|test)_[a-fA-F0-9]{40}"),
+    Format(
+        "mercadopago token", ("APP_USR-", "TEST-"), r"(?:APP_USR|TEST)-[0-9]{10,}-[0-9]{6}-[0-9a-f]{32}(?:-[0-9]{6,})?"
+    ),
+    Format("midtrans key", ("-server-",), r"(?:SB-)?Mid-server-[A-Za-z0-9_-]{20,}"),
+    Format(
+        "payment key",
+        ("live_", "test_"),
+        r"(?:live|test)_(?=[a-z]{0,40}[A-Z0-9])(?=[A-Z0-9_-]{0,40}[a-z])(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9]{30,}(?![A-Za-z0-9_])",
+        wordlike=True,
+    ),
+    Format(
+        "onfido token",
+        ("api_live", "api_sandbox"),
+        r"api_(?:live|sandbox)(?:_[a-z]{2})?\.[A-Za-z0-9_-]{11}\.[A-Za-z0-9_-]{32}",
+    ),
+    Format("omise key", ("skey_",), r"skey_(?:test_)?[a-z0-9]{19}(?![a-z0-9])"),
+    Format("woocommerce key", ("ck_", "cs_"), r"c[ks]_[a-f0-9]{40}(?![A-Za-z0-9])", wordlike=True),
+    Format("imagekit key", ("private_",), r"private_[A-Za-z0-9+/]{27}="),
     # work and its documents
     Format("linear key", ("lin_",), r"lin_(?:api|oauth|wh)_[A-Za-z0-9]{30,}"),
     Format("notion token", ("ntn_",), r"ntn_[A-Za-z0-9]{40,}"),
@@ -197,6 +258,8 @@ FORMATS = (
     Format("typeform token", ("tfp_",), r"tfp_[A-Za-z0-9_.=-]{40,}"),
     Format("frame.io token", ("fio-u-",), r"fio-u-[A-Za-z0-9_=-]{60,}"),
     Format("beamer token", ("b_",), r"b_(?=[A-Za-z_=-]{0,44}[0-9])[A-Za-z0-9=_-]{44}(?![A-Za-z0-9=_-])", wordlike=True),
+    Format("close key", ("api_",), r"api_[A-Za-z0-9]{20,24}\.[A-Za-z0-9]{20,24}(?![A-Za-z0-9])", wordlike=True),
+    Format("metabase key", ("mb_",), r"mb_[A-Za-z0-9+/]{40,44}={0,2}", wordlike=True),
     # watching
     Format("new relic key", ("NRAK-", "NRII-", "NRJS-"), r"NR(?:AK|II|JS)-[A-Za-z0-9_-]{19,}"),
     Format("new relic key", ("NRAL",), r"NRAL(?<=[a-f0-9]{36}NRAL)(?![A-Za-z0-9])", inner=True),
@@ -207,6 +270,9 @@ FORMATS = (
     Format("dynatrace token", ("dt0",), r"dt0[a-z][0-9]{2}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{60,}"),
     Format("posthog key", ("phx_", "phc_"), r"ph[xc]_[A-Za-z0-9]{30,}"),
     Format("launchdarkly key", ("sdk-", "api-", "mob-"), rf"(?:sdk|api|mob)-{_UUID}", wordlike=True),
+    Format("configcat key", ("configcat-",), r"configcat-(?:sdk|proxy)-1/[A-Za-z0-9_-]{22}/[A-Za-z0-9_-]{22}"),
+    Format("flagsmith key", ("ser.",), r"ser\.[A-Za-z0-9]{22}(?![A-Za-z0-9])", wordlike=True),
+    Format("fullstory key", ("na1.", "eu1."), r"(?:na|eu)1\.[A-Za-z0-9+/]{60,}={0,2}", wordlike=True),
     # data
     Format("databricks token", ("dapi",), r"dapi[a-f0-9]{32}(?:-[0-9])?"),
     Format(
@@ -224,6 +290,9 @@ FORMATS = (
     Format("maxmind key", ("_mmk",), r"_mmk(?<=[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk)(?![A-Za-z0-9])", inner=True),
     Format("rapidapi key", ("msh",), r"[a-f0-9]{10}msh[a-f0-9]{15}p[a-f0-9]{6}jsn[a-f0-9]{12}", wordlike=True),
     Format("sanity token", ("sk",), r"sk(?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{78,}(?![A-Za-z0-9])", wordlike=True),
+    Format("cockroach key", ("CCDB1_",), r"CCDB1_[A-Za-z0-9]{20,24}_[A-Za-z0-9]{36,}"),
+    Format("tinybird token", ("p.ey",), r"p\.ey[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}", wordlike=True),
+    Format("tableau token", ("==:",), r"==:(?<=[A-Za-z0-9+/]{22}==:)[A-Za-z0-9]{32}(?![A-Za-z0-9])", inner=True),
     # identity and networks
     Format("vault token", ("hvs.", "hvb.", "hvr."), r"hv[sbr]\.[A-Za-z0-9_-]{20,}", wordlike=True),
     Format("vault token", ("s.",), r"s\.(?=[A-Za-z]{0,24}[0-9])[A-Za-z0-9]{24}(?![A-Za-z0-9.])", wordlike=True),
@@ -238,6 +307,17 @@ FORMATS = (
         ("00",),
         r"00(?=[A-Za-z0-9_-]{0,30}[A-Z])(?=[0-9A-Z_-]{0,30}[a-z])[A-Za-z0-9_-]{40}(?![A-Za-z0-9_-])",
         wordlike=True,
+    ),
+    Format("ory token", ("ory_",), r"ory_(?:pat|at|rt|ac|st)_[A-Za-z0-9_.-]{30,}"),
+    Format("bitwarden token", ("0.",), rf"0\.{_UUID}\.[A-Za-z0-9]{{30}}:[A-Za-z0-9+/]{{20,}}={{0,2}}", wordlike=True),
+    Format("dashlane key", ("dls_",), r"dls_[A-Z0-9]{16}_[A-Za-z0-9]{30,}"),
+    Format("wallet key", ("xprv", "yprv", "zprv"), r"[xyz]prv[1-9A-HJ-NP-Za-km-z]{100,112}"),
+    Format("nostr key", ("nsec1",), r"nsec1[a-z0-9]{58}(?![a-z0-9])"),
+    Format(
+        "token",
+        ("waka_", "rootly_", "persona_", "zpka_", "hxtp_", "ldpat_"),
+        rf"(?:waka_{_UUID}|rootly_[a-f0-9]{{40,}}|"
+        rf"persona_(?:production|sandbox)_{_UUID}|zpka_[a-z0-9]{{32}}_[a-f0-9]{{8}}|hxtp_[a-f0-9]{{40,}}|ldpat_[a-f0-9]{{32}})",
     ),
     Format("adobe secret", ("p8e-",), r"p8e-[A-Za-z0-9_-]{32}", wordlike=True),
     Format(
@@ -267,5 +347,28 @@ FORMATS = (
         "password hash",
         ("$1$", "$5$", "$6$", "$apr1$", "$y$"),
         r"\$(?:1|5|6|apr1|y)\$[A-Za-z0-9./$=]{4,60}\$[A-Za-z0-9./]{22,100}",
+    ),
+    Format(
+        "password hash",
+        ("pbkdf2",),
+        r"pbkdf2[_:-]sha[0-9]{1,3}[$:][0-9]{1,8}\$[A-Za-z0-9+/._-]{4,100}\$[A-Za-z0-9+/._-]{20,200}={0,2}",
+    ),
+    Format(
+        "password hash",
+        ("scrypt:",),
+        r"scrypt:[0-9]{1,8}:[0-9]{1,3}:[0-9]{1,3}\$[A-Za-z0-9+/._-]{4,100}\$[A-Za-z0-9+/._-]{30,300}",
+    ),
+    Format(
+        "password hash",
+        ("SCRAM-SHA-",),
+        r"SCRAM-SHA-[0-9]{1,3}\$[0-9]{1,8}:[A-Za-z0-9+/=]{8,100}\$[A-Za-z0-9+/=]{20,200}:[A-Za-z0-9+/=]{20,200}",
+    ),
+    Format("password hash", ("*",), r"\*[0-9A-F]{40}(?![0-9A-Za-z])", wordlike=True),
+    Format("password hash", ("$9$",), r"\$9\$[A-Za-z0-9./-]{16,100}"),
+    Format(
+        "ntlm hash",
+        (":",),
+        r":(?<=[a-f0-9]{32}:)(?=[a-f0-9]{0,31}[a-f])[a-f0-9]{32}(?=:::|\s|\Z|[\"'\\,.])",
+        inner=True,
     ),
 )

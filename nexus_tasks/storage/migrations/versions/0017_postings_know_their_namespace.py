@@ -61,6 +61,8 @@ def _functions(*, namespace: bool) -> None:
 
 
 def upgrade() -> None:
+    # Writers wait here. One that waited for the postings, inside the trigger, would go on with the old function.
+    op.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
     # A new table is written twice as fast as all rows of the old table are changed, and has no dead rows.
     op.execute("ALTER TABLE postings RENAME TO postings_before")
     op.execute(
