@@ -21,7 +21,7 @@ TOGETHER := --numprocesses 5 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint style types security suite format constraints hashes pin audit clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer lint style types security suite format constraints hashes pin audit clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -76,7 +76,7 @@ test: style
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) security audit
+test-all: $(READY) security audit pgbouncer
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
@@ -91,6 +91,14 @@ rabbitmq:
 		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
 			apt-get install -qq -y --no-install-recommends rabbitmq-server >/dev/null; } || \
 		echo "RabbitMQ is not installed, and only root can install it: its tests will say so and be left out." >&2
+
+# PgBouncer, for `tests/integration/test_pgbouncer.py`, which `make test-all` runs where it is installed.
+pgbouncer:
+	@command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+			apt-get install -qq -y --no-install-recommends pgbouncer >/dev/null; } || \
+		echo "PgBouncer is not installed, and only root can install it: its tests will say so and be left out." >&2
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

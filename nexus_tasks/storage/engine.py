@@ -179,6 +179,9 @@ def _prepare(connection: Any, record: Any) -> None:
     while cursor.nextset():
         pass
     connection.introduce(*cursor.fetchone())
+    if connection.session is None:
+        # A connection pooler may run the next transaction in another session, which does not know what was prepared.
+        connection.prepare_threshold = None
     connection.commit()
     _note_use(connection, record)
 
