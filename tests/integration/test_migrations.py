@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic import command
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, inspect, text
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema
 from tests.databases import administer
+from tests.sandbox import eventually
 
 
 @pytest.fixture
@@ -111,3 +112,33 @@ def test_what_was_stored_before_gets_its_times_and_standings(empty: str) -> None
         (5, "2026-01-01", None, "2026-01-01", "2026-01-09", "2026-01-01", "2026-01-01", 5),
         (6, "2026-01-09", None, "2026-01-09", None, "2026-01-01", "2026-01-09", 3),
     ]
+
+
+def test_a_message_that_comes_while_postings_are_written_anew_waits_and_is_indexed(empty: str) -> None:
+    schema.upgrade(empty, "0016")
+    engine = create_engine(empty)
+    insert = text(
+        "INSERT INTO memories (namespace_id, session_id, level, content, tokens, author, role, seq, occurred_at,"
+        " created_at, message_key) VALUES (1, 1, 'raw', 'tea', 1, 'ann', 'user', 1, now(), now(), 'id:1')"
+    )
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE datname = 'migrations' AND wait_event_type = 'Lock'")
+
+    def write() -> None:
+        with engine.begin() as connection:
+            connection.execute(insert)
+
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO namespaces (name) VALUES ('acme')"))
+        connection.execute(text("INSERT INTO sessions (namespace_id, session_key, last_seq) VALUES (1, 'chat', 1)"))
+    committing = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with ThreadPoolExecutor(2) as pool, committing.connect() as watching:
+        with engine.begin() as reader:
+            reader.execute(text("SELECT count(*) FROM postings"))  # its lock holds the migration up
+            upgrade = pool.submit(schema.upgrade, empty, "0017")
+            eventually(lambda: watching.scalar(waiting) == 1)
+            written = pool.submit(write)
+            eventually(lambda: watching.scalar(waiting) == 2)
+        upgrade.result(60)
+        written.result(60)
+        assert watching.execute(text("SELECT DISTINCT memory_id, namespace_id FROM postings")).all() == [(1, 1)]
+    engine.dispose()
