@@ -83,7 +83,7 @@ def prepare_home(home: Path) -> Account | None:
         The account that Postgres runs as. ``None`` means the user of this process.
 
     Raises:
-        EmbeddedError: ``home`` belongs to another user.
+        EmbeddedError: ``home``, or a folder in it, belongs to another user.
         OSError: a folder cannot be made.
     """
     account = postgres_account()
@@ -92,11 +92,27 @@ def prepare_home(home: Path) -> Account | None:
         raise EmbeddedError(
             f"{home} belongs to another user.", remedy="Run nexus as its owner, or set NEXUS_HOME to a folder of yours."
         )
+    _check_owners(home)
     if account is not None:
         let_pass(home, account)
     for name in ("redis", "logs"):
         make_folder(os.fspath(home / name))
     return account
+
+
+# What another user could make in a ``home`` that is open to others, to read or forge what is stored. Postgres checks
+# the owner of its folder itself.
+_OWN = ("redis", "logs", "run", "buffer", "context", "context-sessions", "transcripts", "flower.env", "stack.pid")
+
+
+def _check_owners(home: Path) -> None:
+    for path in (home / name for name in _OWN):
+        with suppress(FileNotFoundError):
+            if path.lstat().st_uid != os.geteuid():
+                raise EmbeddedError(
+                    f"{path} belongs to another user.",
+                    remedy=f"Close {home} to others (`chmod 0700`), and remove what is not yours.",
+                )
 
 
 def prepare(home: Path, account: Account | None) -> Places:

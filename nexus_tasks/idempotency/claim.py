@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,8 @@ from kombu.utils.json import loads as read_json
 
 from nexus_tasks.idempotency.request import Flags
 from nexus_tasks.types import Worker
+
+log = logging.getLogger(__name__)
 
 # Fields that `renew.lua` writes by itself when it makes a claim again.
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
@@ -152,6 +155,18 @@ class Claim:
             error=read("error", ""),
             fields=fields,
         )
+
+    @classmethod
+    def read(cls, key: str, fields: Mapping[str, str]) -> Claim | None:
+        """As :meth:`parse`. ``None`` for a hash that no release writes: some other program has written to Redis."""
+        try:
+            claim = cls.parse(key, fields)
+            if isinstance(json.loads(claim.scope), dict) and isinstance(claim.args, dict):
+                return claim
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+            pass
+        log.warning("The claim %.200r is damaged and is left out. Delete it in Redis.", key)
+        return None
 
     @property
     def asked(self) -> Flags:

@@ -209,7 +209,8 @@ class ClaimIndex:
             return sorted(self._redis.smembers(f"{self._prefix}:{name}"))
 
     def _read(self, keys: Sequence[str]) -> list[Claim]:
-        return [Claim.parse(key, row) for key, row in zip(keys, self._hashes(keys), strict=True) if row]
+        found = (Claim.read(key, row) for key, row in zip(keys, self._hashes(keys), strict=True) if row)
+        return [claim for claim in found if claim]
 
     def _hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
         found: list[dict[str, str]] = []

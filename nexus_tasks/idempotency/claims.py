@@ -604,7 +604,7 @@ class Claims:
         """The claim behind a key, or ``None``."""
         with answering():
             fields = self.redis.hgetall(key)
-        return Claim.parse(key, fields) if fields else None
+        return Claim.read(key, fields) if fields else None
 
     def marker(self, key: str) -> tuple[str, str] | None:
         """The job id and status in the done marker of the claim with this key; ``None`` without a marker."""

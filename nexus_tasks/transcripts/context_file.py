@@ -26,11 +26,18 @@ def take(home: str, namespace: str) -> str:
     """
     path = _file(home, namespace)
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_MOST_CHARACTERS).partition("\n")[2]
+        return _read(path)
     except (FileNotFoundError, UnicodeDecodeError):  # no file, or a broken one
         put(home, namespace, "")
         return ""
+
+
+def _read(path: str) -> str:
+    """The text of a context file. Of a file of another user nothing: the agent would be told what that user says."""
+    with open(path, encoding="utf-8") as file:
+        if os.fstat(file.fileno()).st_uid != os.geteuid():
+            return ""
+        return file.read(_MOST_CHARACTERS).partition("\n")[2]
 
 
 def put(home: str, namespace: str, text: str) -> None:
@@ -62,8 +69,7 @@ def take_session(home: str, namespace: str, session: str) -> str:
     """
     path = _session_file(home, namespace, session)
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_MOST_CHARACTERS).partition("\n")[2]
+        return _read(path)
     except (FileNotFoundError, UnicodeDecodeError):  # no file, or a broken one
         put_session(home, namespace, session, "")
         return ""

@@ -32,6 +32,7 @@ from nexus_tasks.embedded import account, places, server
 from nexus_tasks.embedded import redis as embedded_redis
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import mask_url
+from nexus_tasks.transcripts import context_file
 
 START = "import sys, pathlib; from nexus_tasks import embedded; embedded.ensure(pathlib.Path(sys.argv[1]))"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user, or a file system of its own")
@@ -525,6 +526,29 @@ def test_ordinary_user(new_home: Path) -> None:
     as_user(nobody, use)
     with pytest.raises(EmbeddedError, match="another user"):
         embedded.ensure(shelf / "home")
+
+
+@as_root
+@pytest.mark.parametrize("name", ["redis", "logs", "run", "buffer", "context", "flower.env"])
+def test_nothing_of_another_user_in_an_open_home_is_used(new_home: Path, name: str) -> None:
+    new_home.mkdir()
+    new_home.chmod(0o777)
+    (new_home / name).mkdir()
+    os.chown(new_home / name, 65534, 65534)
+    with pytest.raises(EmbeddedError, match=f"{name} belongs to another user"):
+        embedded.ensure(new_home)
+
+
+@as_root
+def test_an_agent_is_not_told_what_another_user_has_written(tmp_path: Path) -> None:
+    home = str(tmp_path)
+    context_file.put(home, "acme", "Ann likes tea.")
+    context_file.put_session(home, "acme", "chat", "Ann said hello.")
+    assert context_file.take(home, "acme") == "Ann likes tea."
+    for path in tmp_path.rglob("*.txt"):
+        os.chown(path, 65534, 65534)
+    assert context_file.take(home, "acme") == ""
+    assert context_file.take_session(home, "acme", "chat") == ""
 
 
 @as_root
