@@ -95,7 +95,15 @@ def translated() -> Iterator[None]:
             remedy="A job tries again by itself. Raise NEXUS_DATABASE_POOL_SIZE when this goes on.",
         ) from error
     except DBAPIError as error:
+        _hide_rows(error)
         raise _translate(error) from error
+
+
+def _hide_rows(error: DBAPIError) -> None:
+    """Take the details out of an error's text. They quote rows, and the text goes into logs and dead letters."""
+    for one in (error, error.orig):
+        if one is not None and one.args and isinstance(one.args[0], str):
+            one.args = (one.args[0].partition("\nDETAIL:")[0], *one.args[1:])
 
 
 def _translate(error: DBAPIError) -> Exception:

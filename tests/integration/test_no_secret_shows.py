@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import psycopg
 import pytest
 import redis
 from pydantic import SecretStr, ValidationError
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import IntegrityError
 
-from nexus_tasks import embedded
+from nexus_tasks import Nexus, embedded
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cli.stack import flower
 from nexus_tasks.cli.stack.lifetime import claim
@@ -26,6 +28,7 @@ from nexus_tasks.endpoints import endpoints_of
 from nexus_tasks.settings import Settings, escape_password, mask_url
 from nexus_tasks.transcripts import context_file
 from tests.commandline import nexus
+from tests.sandbox import Sandbox
 
 
 @pytest.fixture
@@ -155,3 +158,21 @@ def test_home_is_closed_whoever_makes_it_first_and_stays_as_it_was(tmp_path: Pat
             assert stat.S_IMODE(old.stat().st_mode) == 0o755, number
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "INSERT INTO memories (namespace_id, session_id, level, content) SELECT id, NULL, NULL, 'SECRET'"
+        " FROM namespaces",
+        "INSERT INTO namespaces (name) SELECT name FROM namespaces",
+    ],
+)
+def test_an_error_of_a_statement_quotes_no_row(here: Sandbox, wrong: str) -> None:
+    """Its text and its traceback go into the worker's log, the dead letter and the claim."""
+    Nexus().create_namespace("SECRET")
+    with pytest.raises(IntegrityError) as caught, here.deployment.database.transaction() as tx:
+        tx.execute(text(wrong))
+    shown = "".join(traceback.format_exception(caught.value)).replace(wrong, "")
+    assert "SECRET" not in shown
+    assert "violates" in str(caught.value)
