@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,10 +26,13 @@ from nexus_tasks.services import correcting
 from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import MarkdownExport, MarkdownImport, MemoryInfo, check_count, check_namespace
+
+log = logging.getLogger(__name__)
 
 MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
 EXPORTED = ".nexus-export.json"  # what an export has written, see _Exported
@@ -52,7 +56,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     """
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        every = topics.every(tx, known.id)
+        every = [topic for topic in topics.every(tx, known.id) if _has_safe_name(topic)]
         facts = _facts(tx, known.id)
         wanted = {topic.filename: _File(markdown.head(topic), topic.content) for topic in every}
         audit.record(tx, "export.begin", namespace)
@@ -70,6 +74,14 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     return MarkdownExport(
         namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts), removed=removed, kept=kept
     )
+
+
+def _has_safe_name(topic: Topic) -> bool:
+    """Whether the topic's file stays in the folder. An earlier release took any name from an imported export."""
+    if checked(topic.filename) == topic.filename:
+        return True
+    log.warning("The topic %.200r is left out, because its name is no safe name of a file.", topic.filename)
+    return False
 
 
 def _facts(tx: Transaction, namespace_id: int) -> list[MemoryInfo]:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from nexus_tasks import limits
+from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import replacing
@@ -116,6 +117,7 @@ def _store(tx: Transaction, namespace_id: int, documents: Iterator[reading.Line]
         nonlocal reached
         for numbered in documents:
             reached = numbered[0]
+            _check_topic(*numbered[:2])
             yield numbered
 
     try:
@@ -128,6 +130,14 @@ def _store(tx: Transaction, namespace_id: int, documents: Iterator[reading.Line]
             f"A row in or before line {reached} is not as an export writes it ({type(error).__name__}).",
             remedy="Write the export again with `nexus export`; nothing was stored.",
         ) from error
+
+
+def _check_topic(line: int, document: Any) -> None:
+    """Refuse a topic whose name is no safe name of a file: an export to a folder would write to that name."""
+    if isinstance(document, dict) and document.get("table") == "topics":
+        name = document.get("filename")
+        if not isinstance(name, str) or checked(name) != name:
+            raise InvalidInput(f"Line {line}: {str(name)!r:.200} is no name of a topic's file.")
 
 
 def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[reading.Line]:

@@ -105,3 +105,45 @@ def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
         Nexus().import_markdown("copy", folder)
     assert Nexus().topic("copy", "decisions.md").content != "changed"
     assert nexus("export", "--namespace", NAMESPACE).returncode == 2
+
+
+OUTSIDE = (
+    "../evil.md",
+    "{folder}/evil.md",
+    "a/b.md",
+    "..",
+    "",
+    ".bashrc",
+    "MEMORY.md",
+    "con.md",
+    "\x1b[31m.md",
+    "a\n.md",
+)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_no_topic_s_name_leads_out_of_the_folder_of_an_export(here: Sandbox, tmp_path: Path, name: str) -> None:
+    """A forged export could write to any file, such as one that a shell runs."""
+    name, topics, forged = name.format(folder=tmp_path), tmp_path / "topics", tmp_path / "forged.jsonl"
+    topics.mkdir()
+    (topics / "kept.md").write_text("---\nname: kept\ntype: user\ndescription: kept\n---\n\nThings.\n")
+    Nexus().import_markdown(NAMESPACE, topics)
+    Nexus().export(NAMESPACE, forged)
+    lines = [json.loads(line) for line in forged.read_text().splitlines()]
+    for line in lines:
+        if line.get("table") == "topics":
+            line["filename"] = name
+    forged.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InvalidInput, match="no name of a topic's file"):
+        Nexus().import_("forged", forged)
+    # An earlier release stored such a name.
+    here.sql("UPDATE topics SET filename = :name", name=name)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert Nexus().export_markdown(NAMESPACE, tmp_path / "out").topics == 0
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path.relative_to(tmp_path).as_posix() for path in after.keys() - before.keys()} == {
+        "out/.nexus-export.json",
+        "out/MEMORY.md",
+        "out/facts.md",
+    }
+    assert all(after[path] == text for path, text in before.items())
