@@ -23,7 +23,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
-from nexus_tasks.idempotency.request import Flags
+from nexus_tasks.idempotency.request import URGENT, Flags
 from nexus_tasks.idempotency.task import on_every_app
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.jobs import Arguments, job
@@ -69,8 +69,9 @@ class Play(Arguments):
     share: float = 0.5
 
     def flags(self) -> Flags:
-        """One reason."""
-        return Flags(force=self.reason == "forced", reasons=(self.reason,) if self.reason else (), urgency="live")
+        """One reason. The reason ``urgent`` makes the job urgent."""
+        urgency = URGENT if self.reason == URGENT else "live"
+        return Flags(force=self.reason == "forced", reasons=(self.reason,) if self.reason else (), urgency=urgency)
 
 
 def perform(run: Run, arguments: Play) -> Any:

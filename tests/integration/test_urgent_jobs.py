@@ -9,8 +9,9 @@ import pytest
 
 from nexus_tasks import Nexus
 from tests.integration.inline import NAMESPACE
+from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, play
 from tests.integration.test_observation_contention import HUNDREDTH
-from tests.sandbox import Sandbox, eventually
+from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import StandIn
 
 BULK = 150  # sessions, each with a derivation, an extraction and a digest
@@ -47,3 +48,15 @@ def test_what_a_reader_waits_for_overtakes_bulk_work(
     assert (begun - asked).total_seconds() < 2 * float(mean) + 1.0
     [(left,)] = here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'")
     assert left > BULK, "the bulk work is still there"
+
+
+def test_a_flood_of_urgent_jobs_starves_no_other_tenant(here: Sandbox) -> None:
+    many = 1_000  # of 0.2 s each: 25 s of work for the worker
+    play.enqueue_many([{"name": f"a{n}", "plan": ("nap",), "reason": "urgent"} for n in range(many)])
+    worker = here.worker(*WITH_KINDS, concurrency=8, **ROOT)
+    eventually(lambda: attempts("a30"))
+    play.delay(namespace="b", name="b")
+    play.delay(namespace="c", name="c", reason="urgent")
+    eventually(lambda: attempts("b") and attempts("c"), within=6.0)
+    assert engine.claims.counts(NAMESPACE)["waiting"] > many // 2, "the flood is still there"
+    worker.kill()
