@@ -65,6 +65,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:ReconcileStep",
     "nexus_tasks.worker:WatchdogStep",
     "nexus_tasks.worker:BufferStep",
+    "nexus_tasks.worker:MonitoringStep",
 )
 NAMESPACE_REMEMBERED_SECONDS = 10.0
 # Connections to Postgres. The spare connections are for the sweep, reconcile and the session buffer.

@@ -68,6 +68,13 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "WARNING", description="lowest level of the messages that the command line logs"
     )
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65_535,
+        description="port of the metrics and health pages of workers and beat, or the next free one; unset: none",
+    )
+    metrics_host: str = Field("127.0.0.1", description="address at which workers and beat serve these pages")
 
     model: Literal["auto", "anthropic", "offline"] = Field(
         "auto", description="the language model: `auto`, `anthropic` or `offline`"

@@ -20,6 +20,7 @@
 13. :class:`BufferStep`: starts a thread that moves the messages of this machine's session buffer (files that keep
     messages while Postgres is away) to Postgres every 5 minutes, and updates the context files for coding agents' hooks
     every 30 s.
+14. :class:`MonitoringStep`: serves metrics and health pages over HTTP, if ``NEXUS_METRICS_PORT`` is set.
 
 One more thread, the heartbeat, renews the leases of running jobs. A process that runs jobs starts it with its first
 job. This process is the worker itself, a child of a prefork pool, or a child of the fork server.
@@ -36,7 +37,7 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool as ThreadPool
-from celery.signals import worker_init
+from celery.signals import beat_init, worker_init
 
 from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
@@ -59,6 +60,7 @@ from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
 from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.mistyped_settings import mistyped_settings
+from nexus_tasks.monitoring import endpoint
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.tasks.registry import tick
 
@@ -194,6 +196,34 @@ class BufferStep(BackgroundStep):
                 return
 
 
+class MonitoringStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Serves the metrics and health pages of a worker."""
+
+    requires = ("celery.worker.components:Pool", "nexus_tasks.idempotency.worker.identity:IdentityStep")
+
+    def __init__(self, _worker: object, **_options: object) -> None:
+        self._endpoint: endpoint.Endpoint | None = None
+
+    def start(self, worker: Any) -> None:
+        """Celery calls this when the worker starts."""
+        self._endpoint = endpoint.start(endpoint.Monitor(engine_of(worker.app).deployment, worker))
+
+    def stop(self, _worker: object) -> None:
+        """Close the port. Celery calls this when the worker shuts down."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+    terminate = stop
+
+
+@beat_init.connect  # type: ignore[untyped-decorator]
+def monitor_beat(sender: Any, **_kwargs: object) -> None:
+    """Serve the metrics and health pages of beat, until its process ends. ``sender`` is Celery's beat."""
+    if has_jobs(sender.app):
+        endpoint.start(endpoint.Monitor(engine_of(sender.app).deployment))
+
+
 @tick
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
     """Store the session buffer of this worker's machine. Returns the numbers of stored messages and new jobs.
@@ -223,6 +253,7 @@ __all__ = [
     "EndStep",
     "ForkServerStep",
     "IdentityStep",
+    "MonitoringStep",
     "PatchStep",
     "ReconcileStep",
     "RedisClientStep",

@@ -19,6 +19,7 @@ from nexus_tasks.cli import (
     demo,
     doctor,
     forget,
+    health,
     hook,
     ingest,
     jobs,
@@ -93,6 +94,7 @@ app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)
 app.add_typer(hook.app, name="hook")
 app.command()(doctor.doctor)
+app.command()(health.health)
 app.command()(completion.completion)
 
 

@@ -600,6 +600,40 @@ class Claims:
         return {worker: (note["held"], note["threads"]) for worker, note in sorted(fresh.items())}
 
     # --- reading ------------------------------------------------------------------------------------------------------
+    def totals(self) -> dict[str, int]:
+        """The counters for metrics: name → number since Redis was empty. See ``total`` in ``lua/common.lua``."""
+        with answering():
+            return {name: int(number) for name, number in self.redis.hgetall(f"{self.prefix}:totals").items()}
+
+    def state_counts(self) -> dict[str, int]:
+        """How many claims of all namespaces run, are pending, or wait: for a time, in a line, or for a worker.
+
+        Claims in lines are those of the first 1,000 namespaces with a line.
+        """
+        prefix = self.prefix
+        queues = self.queues()
+        with answering():
+            lines = self.redis.zrange(f"{prefix}:lines", 0, AT_ONCE - 1)
+            pipe = self.redis.pipeline(transaction=False)
+            pipe.zcard(f"{prefix}:leases").zcard(f"{prefix}:due")
+            for queue in queues:
+                pipe.zcard(f"{prefix}:published:{queue}")
+            for namespace in lines:
+                pipe.zcard(f"{prefix}:waits:concurrency:{namespace}")
+            running, due, *others = pipe.execute()
+        pending, in_line = others[: len(queues)], others[len(queues) :]
+        return {"running": running, "pending": sum(pending), "waiting": due, "in_line": sum(in_line)}
+
+    def oldest_pending(self) -> float:
+        """Seconds since the oldest message was published that no worker has begun; 0 without such a message."""
+        queues, now = self.queues(), self.now()
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            for queue in queues:
+                pipe.zrange(f"{self.prefix}:published:{queue}", 0, 0, withscores=True)
+            oldest = [at for found in pipe.execute() for _, at in found]
+        return max(0.0, now - min(oldest) / 1000) if oldest else 0.0
+
     def get(self, key: str) -> Claim | None:
         """The claim behind a key, or ``None``."""
         with answering():

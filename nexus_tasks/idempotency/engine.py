@@ -24,6 +24,7 @@ from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
+from nexus_tasks.idempotency.worker.vitals import Vitals
 from nexus_tasks.types import JobOutcome
 
 _FIND_ENGINE = "nexus_find_engine"  # the attribute of a Celery application that leads to its engine
@@ -151,7 +152,8 @@ class JobEngine:
         self.holder = holder
         self.publisher = Publisher(app, claims)
         self.runs = ActiveRuns()
-        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease, self.runs.end_over_limit)
+        self.vitals = Vitals()
+        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease, self.runs.end_over_limit, self.vitals)
         self.messages_taken = 0  # by the consumer of this process, also messages that it moved aside
         self._kinds = kinds
 

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }
-ALONE = ("cost", "deployments", "flower", "jobs")  # each has a test of its own below
+ALONE = ("cost", "deployments", "flower", "jobs", "monitoring")  # each has a test of its own below
 LEFT_OUT = {
     "nexus mcp --http 8000": "its port may be taken; tests/integration/test_mcp.py serves HTTP on a free port",
     "nexus mcp --http 0.0.0.0:8000": "the same",
@@ -127,6 +127,11 @@ def test_the_page_on_deployments_works_as_written(here: Sandbox, monkeypatch: py
 @pytest.mark.long
 def test_the_page_on_flower_works_as_written(here: Sandbox) -> None:
     reader(here).execute(DOCS / "flower.md")
+
+
+@pytest.mark.long
+def test_the_page_on_monitoring_works_as_written(here: Sandbox) -> None:
+    reader(here).execute(DOCS / "monitoring.md")
 
 
 @pytest.mark.long

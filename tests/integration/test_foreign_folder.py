@@ -61,6 +61,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("metrics",),
     ("doctor",),
+    ("health", "--port", "1"),
     ("db", "upgrade"),
     ("db", "check"),
     ("db", "accept"),
@@ -96,10 +97,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("jobs", "drop", "--all", "--yes"),
     ("mcp", *IN),
 )
-# These name what does not exist, and say so; `doctor` misses a worker.
+# These name what does not exist, and say so; `doctor` and `health` miss a worker.
 REFUSED = {
     "sessions undo-log",
     "doctor",
+    "health",
     "memories revise",
     "memories pin",
     "memories unpin",

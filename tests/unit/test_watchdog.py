@@ -12,6 +12,7 @@ from celery.worker import state
 from nexus_tasks.idempotency.celery_patches import malformed_messages
 from nexus_tasks.idempotency.engine import attach, engine_of
 from nexus_tasks.idempotency.worker import watchdog
+from nexus_tasks.idempotency.worker.vitals import Vitals
 from nexus_tasks.idempotency.worker.watchdog import Watchdog
 
 UNKNOWN = SimpleNamespace(
@@ -23,7 +24,7 @@ MALFORMED = SimpleNamespace(headers={}, properties={}, delivery_info={}, payload
 @pytest.fixture
 def app() -> Celery:
     app = Celery("watched", set_as_current=False)
-    engine: Any = SimpleNamespace(messages_taken=0, claims=None)
+    engine: Any = SimpleNamespace(messages_taken=0, claims=None, vitals=Vitals())
     attach(app, lambda: engine)
     return app
 

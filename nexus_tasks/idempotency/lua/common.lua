@@ -61,6 +61,8 @@
 --                                            that want jobs of the kind
 --   <prefix>:clock                   string  the server's time in ms, as the last sweep wrote it (see sweep_clock.lua)
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
+--   <prefix>:totals                  hash    counters for metrics: how often claims of a kind passed from state to state.
+--                                            Its fields are listed at `total`
 --   <prefix>:checked                 string  the cursor of SCAN at which the next check of the counters goes on
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
@@ -140,6 +142,16 @@ local function set_cap(namespace, cap)
 end
 
 local function cap_of(namespace) return number(redis.call('GET', cap_key(namespace)) or DEFAULT_CAP) end
+
+-- Adds to a counter for metrics. Its name is `what`, the kind, and for `ended` the status, for `waits` the reason:
+--   begun, crashes, resent   runs that began; workers' deaths during a run; messages that were lost and sent again
+--   ended                    jobs that ended
+--   waits                    how often claims began to wait for a time or an event, without waits in a line
+--   run_ms, wait_ms          milliseconds that ended runs lasted, and from a job's request to the start of its runs
+local function total(what, kind, by, detail)
+  local name = what .. '|' .. kind .. (detail and '|' .. detail or '')
+  redis.call('HINCRBY', prefix .. ':totals', name, integer(by))
+end
 
 local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
 
@@ -254,6 +266,7 @@ local function to_waiting(key, reason, due_at, detail)
     redis.call('ZADD', prefix .. ':due', integer(due_at), key)
   end
   redis.call('SADD', prefix .. ':reasons', reason)
+  total('waits', field(key, 'kind'), 1, reason)
   redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
 end
 
@@ -537,6 +550,9 @@ end
 -- gets into its line, and the caller fills the line. Otherwise the claim is deleted and a done marker is written.
 local function conclude(key, status, wakeups, own)
   local id, ids = field(key, 'id'), ids_of(key)
+  local run = redis.call('HMGET', key, 'kind', 'slot', 'started_at')
+  total('ended', run[1], 1, status)
+  if run[2] then total('run_ms', run[1], math.max(now - number(run[3]), 0)) end
   settle_parked(key, ids, status, id, wakeups, own)
   forget_ids(field(key, 'kind'), ids)
   local rerun = field(key, 'rerun_id')

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.worker.vitals import HEARTBEAT, Vitals
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,17 @@ class Heartbeat:
         claims: the claims, through a Redis client whose socket timeout is shorter than a third of a lease.
         lease: seconds that a running claim stays valid without a renewal.
         each_beat: called before each renewal.
+        vitals: where the thread notes each of its turns.
     """
 
-    def __init__(self, claims: Claims, lease: float, each_beat: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        lease: float,
+        each_beat: Callable[[], None] = lambda: None,
+        vitals: Vitals | None = None,
+    ) -> None:
+        self._vitals = vitals or Vitals()
         self._claims, self._lease, self._each_beat = claims, lease, each_beat
         self._held: dict[tuple[str, str], tuple[Claim, Callable[[Claim], None]]] = {}
         self._lock = threading.Lock()
@@ -37,7 +46,7 @@ class Heartbeat:
         with self._lock:
             self._held |= {(claim.key, claim.token): (claim, on_lost) for claim in claims}
             if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="nexus-heartbeat", daemon=True)
+                self._thread = threading.Thread(target=self._beat, name=HEARTBEAT, daemon=True)
                 self._thread.start()
 
     def let_go(self, claims: Sequence[Claim]) -> None:
@@ -52,6 +61,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._lease / 3):
+            self._vitals.turned(HEARTBEAT)
             try:
                 self._each_beat()
                 self._renew()
@@ -61,6 +71,7 @@ class Heartbeat:
                 log.warning("Leases were not renewed: %s", error)
             except Exception:  # the thread must go on, because otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")
+        self._vitals.ended(HEARTBEAT)
 
     def _renew(self) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.concurrency.solo import TaskPool as SoloPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
@@ -44,6 +45,7 @@ class Watchdog:
 
     def look(self) -> bool:
         """Look once, and mend the consumer if it is stuck. Returns whether the worker must end."""
+        self._ask_loop()
         # A worker that moves malformed messages or jobs of unknown kinds aside begins nothing, and is not stuck.
         progress, now = state.all_total_count[0] + engine_of(self._worker.app).messages_taken, time.monotonic()
         if progress != self._progress or not self._could_begin():
@@ -56,6 +58,20 @@ class Watchdog:
             return True
         self._mended, self._since = True, now
         return not self._mend()
+
+    def _ask_loop(self) -> None:
+        """Ask the consumer's event loop to turn, so that ``/livez`` sees a stuck loop (``vitals.py``)."""
+        vitals, consumer = engine_of(self._worker.app).vitals, getattr(self._worker, "consumer", None)
+        hub = getattr(consumer, "hub", None)
+        # Without a connection the consumer waits for the broker. In a solo pool a run holds up the loop.
+        if consumer is None or hub is None or consumer.connection is None or self._runs_in_loop():
+            vitals.consumer_turned()
+        else:
+            vitals.ask_consumer()
+            hub.call_soon(vitals.consumer_turned)
+
+    def _runs_in_loop(self) -> bool:
+        return isinstance(getattr(self._worker, "pool", None), SoloPool) and bool(state.active_requests)
 
     def _could_begin(self) -> bool:
         worker = self._worker
