@@ -12,9 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from celery.worker import state
 
@@ -140,31 +138,10 @@ def text(samples: Iterable[Sample]) -> str:
     return generate_latest(registry).decode()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True  # a slow reader does not keep the process from ending
-
-    def handle_error(self, _request: Any, _client: Any) -> None:
-        """Log an error of a connection, for example of a client that has gone, only at the level DEBUG."""
-        log.debug("A request for metrics or health failed.", exc_info=True)
-
-    def server_bind(self) -> None:
-        """Bind without the search for the machine's name, which may ask a name server."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = 10  # seconds for a request
-
-    def log_message(self, *_args: Any) -> None:
-        """Log nothing: a monitoring system asks every few seconds."""
-
-
 class Endpoint:
     """A running endpoint. ``port`` is the port that it has."""
 
-    def __init__(self, server: WSGIServer) -> None:
+    def __init__(self, server: Any) -> None:
         self._server = server
         self.port = int(server.server_port)
         # A child that the pool forks later must not keep the port open after the death of this process.
@@ -187,11 +164,14 @@ def start(monitor: Monitor) -> Endpoint | None:
     settings = monitor.deployment.settings
     if settings.metrics_port is None:
         return None
+    # Only here: the library imports modules that a fork server must not look for in the present folder.
+    from nexus_tasks.monitoring.server import make
+
     host, first = settings.metrics_host, settings.metrics_port
     last = min(first + PORTS - 1, 65_535) if first else 0
     for port in range(first, last + 1):
         try:
-            server = make_server(host, port, monitor, server_class=_Server, handler_class=_Handler)
+            server = make(host, port, monitor)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port < last:
                 continue
