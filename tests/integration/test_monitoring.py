@@ -73,9 +73,10 @@ def test_a_worker_counts_what_its_runs_did(here: Sandbox, pool: str) -> None:
     assert found["nexus_dependency_up", "postgres"] == found["nexus_dependency_up", "redis"] == 1
     assert found["nexus_process_pool_slots",] == 2
     assert ("nexus_queued_messages", "derive") in found
-    assert {"nexus-sweep", "nexus-reconcile", "consumer"} <= {
-        key[1] for key in found if key[0] == "nexus_process_loop_age_seconds"
-    }
+    loops = {"nexus-sweep", "nexus-reconcile", "consumer"}  # the watchdog first asks the consumer after 5 s
+    eventually(
+        lambda: loops <= {key[1] for key in figures(get(port, "metrics")[1]) if "nexus_process_loop_age_seconds" in key}
+    )
     assert NAMESPACE not in get(port, "metrics")[1], "no page names a namespace"
     assert get(port, "livez")[0] == get(port, "readyz")[0] == 200
     assert get(port, "nonsense")[0] == 404
