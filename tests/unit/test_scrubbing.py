@@ -306,3 +306,17 @@ def test_the_time_is_linear(name: str) -> None:
     began = time.process_time()
     scrub(ADVERSARIAL[name])
     assert time.process_time() - began < 60
+
+
+@pytest.mark.parametrize("sign", [*"!%+-./=_~:;,'\"|(<\\", "a.", "' ", "| "])
+def test_a_million_equal_signs_take_no_longer_than_their_number(sign: str) -> None:
+    """The test of patterns cannot see a loop that copies the text for each character."""
+
+    def took(length: int) -> float:
+        text = (sign * length)[:length]
+        began = time.process_time()
+        scrub(text)
+        return time.process_time() - began
+
+    took(1_000)  # compiles the patterns
+    assert took(1_000_000) < max(40 * took(50_000), 2.0)

@@ -81,8 +81,8 @@ def scrub_random_values(text: str) -> str:
     for match in _candidate().finditer(text):
         start, end = match.span()
         value = match[0]
-        while value and value[-1] in ".,;:!/-":
-            value, end = value[:-1], end - 1
+        value = value.rstrip(".,;:!/-")
+        end = start + len(value)
         # In `name=value` without spaces the candidate contains the name.
         name, sign, rest = value.partition("=")
         if sign and rest.strip("=") and name.replace("_", "").replace("-", "").replace(".", "").isalnum():
