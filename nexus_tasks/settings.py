@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "WARNING", description="lowest level of the messages that the command line logs"
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how workers, beat and the command line write their logs: `text` or `json`"
+    )
     metrics_port: int | None = Field(
         None,
         ge=1,

@@ -37,7 +37,7 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool as ThreadPool
-from celery.signals import beat_init, worker_init
+from celery.signals import after_setup_logger, after_setup_task_logger, beat_init, worker_init
 
 from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
@@ -61,7 +61,9 @@ from nexus_tasks.idempotency.worker.sweeper import SweepStep
 from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.monitoring import endpoint
+from nexus_tasks.monitoring.logs import write_json
 from nexus_tasks.services import buffer_flush, context_cache
+from nexus_tasks.settings import load_settings
 from nexus_tasks.tasks.registry import tick
 
 log = logging.getLogger(__name__)
@@ -215,6 +217,18 @@ class MonitoringStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._endpoint = None
 
     terminate = stop
+
+
+@after_setup_logger.connect  # type: ignore[untyped-decorator]
+@after_setup_task_logger.connect  # type: ignore[untyped-decorator]
+def choose_log_format(logger: logging.Logger, **_kwargs: object) -> None:
+    """Write the log of this worker or beat as ``NEXUS_LOG_FORMAT`` says. Celery calls this when it has set up a log."""
+    try:
+        json = load_settings().log_format == "json"
+    except NexusError:  # the worker's start reports it
+        return
+    if json:
+        write_json(logger)
 
 
 @beat_init.connect  # type: ignore[untyped-decorator]

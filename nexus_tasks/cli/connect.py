@@ -21,9 +21,12 @@ def start_logging() -> None:
     """
     from nexus_tasks.settings import load_settings
 
-    logging.basicConfig(
-        stream=sys.stderr, level=load_settings().log_level, format="%(levelname)s %(name)s: %(message)s"
-    )
+    settings = load_settings()
+    logging.basicConfig(stream=sys.stderr, level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
+    if settings.log_format == "json":
+        from nexus_tasks.monitoring.logs import write_json
+
+        write_json(logging.getLogger())
 
 
 def connect() -> Nexus:

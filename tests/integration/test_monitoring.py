@@ -234,3 +234,29 @@ def test_the_command_prints_the_counters_of_the_deployment() -> None:
     found = figures(nexus("metrics").stdout)
     assert found["nexus_jobs_ended_total", "completed", "derive_memory"] == 1
     assert Nexus().status(NAMESPACE).namespaces[0].underived == found["nexus_wanted_derivations",] == 0
+
+
+def test_a_worker_logs_json_that_names_the_job(here: Sandbox) -> None:
+    say("I drink green tea.", end=True)
+    (here.folder / "talking.py").write_text(
+        "import logging\n"
+        "from celery.signals import task_prerun\n"
+        "from nexus_tasks.celery import app\n"
+        "@task_prerun.connect\n"
+        "def tell(**_):\n"
+        "    logging.getLogger('shop').warning('It begins.')\n"
+    )
+    path = os.pathsep.join([str(here.folder), here.environment.get("PYTHONPATH", "")])
+    worker = here.worker(app="talking", NEXUS_LOG_FORMAT="json", PYTHONPATH=path)
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in worker.text().splitlines() if line.startswith('{"time"')]
+
+    [told, *_] = eventually(lambda: [one for one in lines() if one["logger"] == "shop" and one.get("namespace")])
+    assert told["message"] == "It begins."
+    assert told["namespace"] == NAMESPACE
+    assert told["kind"] in {"derive_memory", "digest_session"}
+    assert told["trace"]
+    ended = eventually(lambda: [one for one in lines() if "succeeded" in one["message"]])
+    assert all("{" not in one["message"] and one["job"] for one in ended)
+    assert "green tea" not in worker.text()
