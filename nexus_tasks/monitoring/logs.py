@@ -3,9 +3,9 @@
     {"time": "…", "level": "WARNING", "logger": "nexus_tasks…", "message": "…", "job": "…", "kind": "…",
      "namespace": "…", "trace": "…"}
 
-Lines that a job's thread logs have ``job``, ``kind``, ``namespace`` and ``trace``. The trace is the id of the first task
-of a chain of tasks. Celery's lines about a received or ended message have ``job`` and ``kind``. Arguments and results are
-left out: Celery attaches them to its lines as data.
+Lines that a job's thread logs have ``job``, ``kind``, ``namespace`` and ``trace``. The trace is the id of the first
+task of a chain of tasks. Celery's lines about a received or ended message have ``job`` and ``kind``. Arguments and
+results are left out: Celery attaches them to its lines as data.
 """
 
 from __future__ import annotations
