@@ -90,6 +90,7 @@ def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:
     yield from reached
     if not reached[0].ok:
         return
+    yield from run_checks("identity", queue.deployment, remedy)
     yield from run_checks("workers", lambda: queue.workers(settings), remedy)
     if canary:
         yield from run_checks("canary", queue.canary, "See what the job waits for with `nexus status`.")

@@ -11,6 +11,7 @@ from nexus_tasks.settings import Settings
 
 CANARY = "nexus-doctor"  # the namespace of the canary job; it stays empty
 _CONNECT_SECONDS, _PING_SECONDS, _CANARY_SECONDS = 5.0, 1.0, 30.0
+_CLOCK_SECONDS = 5.0  # more than this between the clocks is a fault
 
 
 def broker() -> Sequence[Check]:
@@ -27,6 +28,34 @@ def broker() -> Sequence[Check]:
             for queue in app.amqp.queues.values():
                 queue(channel).declare()
         return [passed("broker", f"{connection.transport.driver_type}, queues {', '.join(app.amqp.queues)}")]
+
+
+def deployment() -> Sequence[Check]:
+    """Check that the claims in Redis belong to this database, that no kind is paused, and that the clocks agree.
+
+    Raises:
+        NexusError: Redis or Postgres does not answer.
+    """
+    from nexus_tasks.deployment import default_deployment
+    from nexus_tasks.errors import ForeignDatabase
+
+    engine = default_deployment().engine
+    try:
+        engine.storage.verify()
+        identity = passed("identity", "the claims in Redis belong to this database")
+    except ForeignDatabase as error:
+        identity = failed("identity", error.message, error.remedy)
+    kinds = engine.claims.paused()
+    remedy = "Correct the cause; a worker tests every minute whether it is gone, and goes on."
+    pauses = [failed("paused", f"{kind}: {why['reason']}", remedy) for kind, why in kinds.items()]
+    return [identity, *(pauses or [passed("paused", "no job kind")]), _clock(engine.claims.now() - time.time())]
+
+
+def _clock(ahead: float) -> Check:
+    found = f"Redis is {ahead:+.1f} s from this machine"
+    if abs(ahead) <= _CLOCK_SECONDS:
+        return passed("clock", found)
+    return failed("clock", found, "Let both machines follow a time server (NTP).")
 
 
 def workers(settings: Settings) -> Sequence[Check]:
