@@ -127,6 +127,7 @@ def dialogues(path: Path) -> Iterator[Dialogue]:
                 occurred_at=noon + timedelta(seconds=number),
             )
             for number, turn in enumerate(turns, start=1)
+            if turn["content"].strip()  # a few turns of the corpus are empty
         ]
         asked = [
             (turns[place - 1]["content"], evidence)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.retrieval.search import FEW
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, perspectives
@@ -126,6 +127,29 @@ def test_a_nonsense_question_fills_nothing_but_the_sessions_own_digest() -> None
     of_session = context("quantum chromodynamics lattice gauge", session_key="chat")
     assert [one.name for one in of_session.sections] == ["digest"]
     assert context("Who lives by the river?").text
+
+
+@pytest.mark.usefixtures("here")
+def test_one_word_of_five_by_chance_is_no_answer() -> None:
+    """Before, one memory with one of the words brought a context full of lines that have none."""
+    say(
+        "My coffee cup had an overflow.",
+        *(f"I live in house number {n} by the river." for n in range(20)),
+        observers=[],
+    )
+    nonsense = "Haskell monad transformer stack overflow"
+    assert "overflow" in context(nonsense).text  # among few memories one word is enough
+    say(*(f"I painted wall number {n} in green." for n in range(FEW)), observers=[])
+    assert context(nonsense).text == ""
+    assert "overflow" in context("What about the overflow?").text
+
+
+@pytest.mark.usefixtures("here")
+def test_a_long_message_with_the_word_is_above_the_floor() -> None:
+    """A word counts little in a long message. That it has all words of the question counts."""
+    log = " ".join(f"Line {n} of the log says that part {n} of the service is ready." for n in range(2_000))
+    say(f"Here is my log. The walrus is down. {log}", *(f"House number {n} is mine." for n in range(FEW)), observers=[])
+    assert "walrus" in context("walrus", max_tokens=100_000).text
 
 
 # --- only what an observer heard --------------------------------------------------------------------------------------

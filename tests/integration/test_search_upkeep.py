@@ -35,7 +35,8 @@ def known(question: str) -> QueryStats:
 
 def counted(*words: str) -> dict[str, int]:
     """In how many memories search believes each word to be; words in none are left out."""
-    return {word: known(word).words[0].memories for word in words if known(word).words}
+    found = {word: known(word).words[0].memories for word in words}
+    return {word: n for word, n in found.items() if n}
 
 
 def recount(here: Sandbox, *words: str) -> dict[str, int]:

@@ -13,14 +13,16 @@ is the number of the memory's words without stop words.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from nexus_tasks.storage.searching.candidates import WeightedWord
+from nexus_tasks.storage.searching.candidates import K1, B, WeightedWord
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
 # A posting is a pair of a word and a memory with the word. All words that find memories have at most this many postings
 # together, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
+WORDS_PER_TOKEN = 0.4  # words without stop words, in talk
 
 
 def weigh_words(opening: QueryStats) -> list[WeightedWord]:
@@ -34,12 +36,27 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     """
     found: list[WeightedWord] = []
     spent = 0
-    words = [word for word in opening.words if not word.names] or opening.words
+    words = _without_names([word for word in opening.words if word.memories])
     for word in sorted(words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
         found.append(WeightedWord(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))
     return found
+
+
+def weight_of_all(opening: QueryStats) -> float:
+    """The weight of all words of the question, also of the words that no memory has."""
+    return sum(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
+
+
+def score_of_one(tokens: int, opening: QueryStats) -> float:
+    """What a word of weight 1 adds to the score of a memory of so many tokens that has the word once."""
+    length = WORDS_PER_TOKEN * tokens / max(opening.mean_length, 1.0)
+    return (K1 + 1) / (1 + K1 * (1 - B + B * length))
+
+
+def _without_names(words: Sequence[Word]) -> Sequence[Word]:
+    return [word for word in words if not word.names] or words
 
 
 def inverse_document_frequency(word: Word, memories: int) -> float:

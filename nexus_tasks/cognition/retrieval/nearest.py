@@ -29,6 +29,6 @@ def nearest_facts(
     )
     found = {}
     for fact_id, wording in facts.items():
-        ranked, _ = ranking(tx, embedder, wanted, wording, count + 1, collapsed=False)
-        found[fact_id] = [one.id for one in ranked if one.id != fact_id][:count]
+        near = ranking(tx, embedder, wanted, wording, count + 1, collapsed=False).best
+        found[fact_id] = [one.id for one in near if one.id != fact_id][:count]
     return found

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
 
-from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words
+from nexus_tasks.cognition.retrieval.bm25_word_weights import score_of_one, weigh_words, weight_of_all
 from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.candidates import find_candidates
+from nexus_tasks.storage.searching.candidates import Candidate, find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
-from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, read_query_stats
+from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Citation, Recall, Recalls, clean_text, standing_named
 
@@ -31,8 +32,18 @@ POOL = 100
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
 # Memories that are looked through for those that say the same: more than a hit usually has.
 FOR_EACH_HIT, FOR_EACH_SEARCH = 5, 50
+FEW = 500  # memories of a namespace
 LONGEST_TIME = 1_000  # characters of a question in which a time is looked for
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The best memories for a question, the best first."""
+
+    best: list[Ranked]
+    missing_embeddings: int  # how many memories of the namespace have no vector
+    covered: float  # about the part of the question's words, by weight, that one memory has at the most
 
 
 def search(
@@ -42,17 +53,17 @@ def search(
 
     With ``collapsed``, memories that say the same are one hit, and the others are in the hit's evidence.
     """
-    ranked, missing = ranking(tx, embedder, wanted, query, limit, collapsed=collapsed)
-    read = read_hits(tx, wanted.namespace_id, [i for one in ranked for i in (one.id, *one.others)])
-    results = Recalls(_recall(one, read) for one in ranked if one.id in read)
-    results.missing_embeddings = missing
+    found = ranking(tx, embedder, wanted, query, limit, collapsed=collapsed)
+    read = read_hits(tx, wanted.namespace_id, [i for one in found.best for i in (one.id, *one.others)])
+    results = Recalls(_recall(one, read) for one in found.best if one.id in read)
+    results.missing_embeddings = found.missing_embeddings
     return results
 
 
 def ranking(
     tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int, *, collapsed: bool = True
-) -> tuple[list[Ranked], int]:
-    """The ids and scores of the best memories, and the number of memories of the namespace without a vector.
+) -> Ranking:
+    """The ids and scores of the best memories.
 
     With ``collapsed``, memories that say the same are one result (see ``collapse.py``).
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
@@ -84,7 +95,14 @@ def ranking(
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
     best = collapse(ranked, found, limit) if collapsed else ranked[:limit]
-    return best, known.missing_embeddings
+    return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
+
+
+def _covered(found: Sequence[Candidate], known: QueryStats) -> float:
+    if known.memories < FEW and any(one.words > 0 for one in found):
+        return 1.0  # among few memories a word's rarity says little
+    said = max((one.words / score_of_one(one.tokens, known) for one in found if one.fits), default=0.0)
+    return said / max(weight_of_all(known), 1e-9)
 
 
 def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:

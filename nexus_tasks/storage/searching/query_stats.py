@@ -42,7 +42,7 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryStats:
-    """The words of a question, and the totals of its namespace.
+    """The words of a question, also those that no memory contains, and the totals of its namespace.
 
     ``memories`` and ``vectors`` count all memories and vectors of the namespace. ``mean_length`` is the mean number of
     words of a memory. ``narrow`` is true when the filter has a subject or a session, and at most ``NARROW`` memories
@@ -72,7 +72,7 @@ def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -
         {**scope.values, "question": question, "model": model, "names": possible_names(question)},
     ).one()
     return QueryStats(
-        words=tuple(Word(key=key, memories=n, names=bool(names)) for key, n, names in words or () if n),
+        words=tuple(Word(key=key, memories=n, names=bool(names)) for key, n, names in words or ()),
         memories=int(memories),
         mean_length=float(length) / max(int(memories), 1),
         vectors=int(vectors),
