@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from celery import Celery, bootsteps
 
+from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.engine import engine_of
-from nexus_tasks.idempotency.worker.vitals import Vitals
 
 PATIENCE = 3.0  # seconds for which a worker that shuts down waits for the thread
 
@@ -25,7 +26,7 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, _worker: object, **_options: object) -> None:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._vitals: Vitals | None = None
+        self._app: Celery | None = None
 
     def work(self, app: Celery) -> None:
         """Work until :meth:`ends_within` returns ``True``."""
@@ -33,15 +34,15 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for ``seconds``, or until the worker is to end. Returns whether the worker is to end."""
-        if self._vitals is not None:
-            self._vitals.turned(self.thread_name)
+        if self._app is not None:
+            with suppress(NexusError):  # Postgres may come up later than the worker
+                engine_of(self._app).vitals.turned(self.thread_name)
         return self._stopped.wait(seconds)
 
     def start(self, worker: object) -> None:
         """Celery calls this when the worker starts."""
-        app = worker.app  # type: ignore[attr-defined]
-        self._vitals = engine_of(app).vitals
-        self._thread = threading.Thread(target=self.work, args=(app,), name=self.thread_name, daemon=True)
+        self._app = worker.app  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self.work, args=(self._app,), name=self.thread_name, daemon=True)
         self._thread.start()
 
     def stop(self, _worker: object) -> None:
