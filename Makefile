@@ -70,13 +70,13 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # The types are checked while the first tests wait for their servers: one core is enough for either.
-test: style
+test: style security
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) security audit pgbouncer
+test-all: $(READY) audit pgbouncer
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 

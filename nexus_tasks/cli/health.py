@@ -6,8 +6,9 @@ It imports neither Celery nor SQLAlchemy, because probes run it often.
 from __future__ import annotations
 
 import json as json_
-import urllib.error
-import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
+from ipaddress import ip_address
 from typing import Annotated, Any
 
 import typer
@@ -39,8 +40,7 @@ def health(
         raise ConfigurationError(
             "No port of a worker is known.", remedy="Set NEXUS_METRICS_PORT for this command and for the worker."
         )
-    host = "127.0.0.1" if settings.metrics_host == "0.0.0.0" else settings.metrics_host
-    document = _ask(f"http://{host}:{port}/{'livez' if live else 'readyz'}")
+    document = _ask(_reached(settings.metrics_host), port, "/livez" if live else "/readyz")
     if json:
         emit(document)
     else:
@@ -49,20 +49,32 @@ def health(
         raise typer.Exit(FAILED)
 
 
-def _ask(url: str) -> dict[str, Any]:
+def _reached(host: str) -> str:
+    """The address of a server that listens on ``host``, which may mean every address."""
     try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_WITHIN) as answer:
+        given = ip_address(host)
+    except ValueError:
+        return host
+    if not given.is_unspecified:
+        return host
+    return "127.0.0.1" if given.version == 4 else "::1"
+
+
+def _ask(host: str, port: int, path: str) -> dict[str, Any]:
+    """The page's document. The connection is direct, also where the environment names a proxy."""
+    try:
+        with closing(HTTPConnection(host, port, timeout=_ANSWER_WITHIN)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            if answer.status not in (200, 503):
+                raise _no_answer(host, port)
             return dict(json_.load(answer))
-    except urllib.error.HTTPError as refused:
-        if refused.code == 503:
-            with refused:
-                return dict(json_.load(refused))
-        raise _no_answer(url) from refused
-    except (OSError, ValueError) as error:
-        raise _no_answer(url) from error
+    except (OSError, ValueError, HTTPException) as error:
+        raise _no_answer(host, port) from error
 
 
-def _no_answer(url: str) -> NexusError:
+def _no_answer(host: str, port: int) -> NexusError:
     return NexusError(
-        f"No worker answers at {url}.", remedy="Look into the worker's log: it names the port, or why it has none."
+        f"No worker answers at {host}, port {port}.",
+        remedy="Look into the worker's log: it names the port, or why it has none.",
     )

@@ -209,6 +209,7 @@ def test_a_stuck_consumer_is_seen_within_30_seconds(here: Sandbox) -> None:
 
 
 def test_health_asks_the_worker(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # a probe asks its own machine directly
     with _endpoint(here, free_port(), monkeypatch) as one:
         assert nexus("health", "--port", str(one.port)).stdout == "ok\n"
         told = nexus("health", "--live", "--json", "--port", str(one.port))
