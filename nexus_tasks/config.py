@@ -57,7 +57,7 @@ result_expires = 86_400
 result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
 
 # --- queues -----------------------------------------------------------------------------------------------------------
-# `urgent` has the messages of the jobs that a reader waits for, whatever the queue of their kind is.
+# The messages of a job that a reader waits for go to `urgent`, not to the queue of the job's kind.
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance", "urgent")
 _exchange = Exchange("nexus", type="direct")
 task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]

@@ -34,7 +34,7 @@ def _buffer() -> SessionBuffer:
 
 
 def _allowed() -> tuple[str, ...] | None:
-    """The only namespaces whose entries this process may see; ``None``: all."""
+    """The namespaces whose entries this process may see. ``None`` means every namespace."""
     from nexus_tasks.settings import load_settings
 
     return load_settings().namespaces

@@ -100,8 +100,8 @@ def prepare_home(home: Path) -> Account | None:
     return account
 
 
-# What another user could make in a ``home`` that is open to others, to read or forge what is stored. Postgres checks
-# the owner of its folder itself.
+# Files and folders of ``home``. When others may write to ``home``, another user could make one of them first, and read
+# or forge what is stored. Postgres checks the owner of its own folder.
 _OWN = ("redis", "logs", "run", "buffer", "context", "context-sessions", "transcripts", "flower.env", "stack.pid")
 
 

@@ -23,8 +23,8 @@ from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import content_words
 
 LEVELS = ("explicit", "raw", "derived", "contradiction")
-# The least part of the query's words, by weight, that one memory must have. LoCoMo's questions that name nobody have at
-# least 0.276; of 30 nonsense questions, 27 have less than 0.25.
+# One memory must have at least this part of the query's words, where rare words weigh more. For LoCoMo's questions that
+# name no person, the best memory has at least 0.276. For 27 of 30 nonsense questions it has less than 0.25.
 FLOOR = 0.25
 # The cosine similarity from which MiniLM finds a memory near. The best memory for a question of LoCoMo has at least
 # 0.32, the best for a nonsense question at most 0.31. Other models are not measured.
@@ -82,7 +82,7 @@ def find(
 
 
 def _above_floor(found: Ranking, embedder: Embedder) -> list[Ranked]:
-    """The ranked memories; none when the query is about what was never spoken of.
+    """The ranked memories, or none when no memory fits the query.
 
     A memory fits when the query names its author or subject, when it has enough of the query's words, or when a model
     of meaning finds it near. ("overflow" alone is no answer to "Haskell monad transformer stack overflow".) Hashed

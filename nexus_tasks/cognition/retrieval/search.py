@@ -32,7 +32,7 @@ POOL = 100
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
 # Memories that are looked through for those that say the same: more than a hit usually has.
 FOR_EACH_HIT, FOR_EACH_SEARCH = 5, 50
-FEW = 500  # memories of a namespace
+FEW = 500  # in a namespace of fewer memories, one word of the question counts as all of its words
 LONGEST_TIME = 1_000  # characters of a question in which a time is looked for
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
