@@ -57,6 +57,7 @@ class Database:
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
         self.url = url
+        self.most_connections = 2 * pool_size  # at a time: those that are kept open, and as many more
         self.engine: Engine = make_engine(
             url,
             pool_size=pool_size,
@@ -160,6 +161,7 @@ _SETTINGS = (
     # Postgres ends the transaction of a frozen worker, so that the next worker gets the locks.
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
+    "SET enable_memoize = off",  # a search looks up a thousand memories, each once: a cache of them takes longer
     "SET jit = off",  # here compiling a statement takes longer than running the statement
     # A search in a vector index reads 100 vectors. When a filter rejects too many of them, the search goes on until it
     # has read 20,000 vectors.

@@ -47,7 +47,9 @@ def candidate(number: int, **fields: Any) -> Candidate:
         "confidence": 1.0,
         "validated_at": NOON,
     }
-    return Candidate(id=number, **(defaults | fields))
+    known = defaults | fields
+    times = {name: value.timestamp() for name, value in known.items() if isinstance(value, datetime)}
+    return Candidate(id=number, **(known | times))
 
 
 def order(*found: Candidate, weight: float = 1.0, limit: int = 10) -> list[int]:
@@ -115,7 +117,7 @@ def test_the_scale_of_an_arm_does_not_matter_but_its_weight_does() -> None:
 
 def test_a_memory_without_a_vector_counts_as_the_least_similar_one() -> None:
     found = [candidate(1, vector=0.3), candidate(2, vector=None, words=5.0), candidate(3, vector=0.2)]
-    assert order(*found) == [2, 1, 3]
+    assert order(*found, weight=0.9) == [2, 1, 3]
     assert order(candidate(1, vector=None), candidate(2, vector=None, words=1.0)) == [2, 1]
 
 

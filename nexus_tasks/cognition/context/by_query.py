@@ -133,7 +133,9 @@ class _Filling:
 
     def add(self, row: ContextRow, allowance: float) -> bool:
         """Add a fact or a message. Returns ``False`` when it does not fit into ``allowance``."""
-        return self._fact(row, allowance) if row.level == "explicit" else self._message(row, allowance)
+        if row.level == "explicit":
+            return not self.facts.is_too_long(row, allowance) and self._fact(row, allowance)
+        return self._message(row, allowance)
 
     def _fact(self, row: ContextRow, allowance: float) -> bool:
         words = self._words(row)
@@ -145,10 +147,12 @@ class _Filling:
         return added
 
     def _message(self, row: ContextRow, allowance: float) -> bool:
-        words, facts = self._words(row), self.fitting.told_by.get(row.id, ())
+        facts, heir = self.fitting.told_by.get(row.id, ()), self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
+        if not facts and heir is None and self.messages.is_too_long(row, allowance):
+            return False
+        words = self._words(row)
         if self._is_told(words, facts):
             return True
-        heir = self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
         if heir is not None:
             # What holds now comes before what held earlier. Without room for both, only what holds now is shown.
             if not self._fact(heir, self.facts.block.max_tokens):

@@ -92,11 +92,9 @@ class Section:
         said = " ".join(f"{row.subject}: {row.content}".split())
         if said in self.block.said:
             return True
-        heading = 0 if self.chosen else line_tokens(self.heading)
-        room = min(int(allowance) - self.used, self.block.left) - heading
-        # Most rows come when the block is nearly full. They are not rendered when their content alone is too long.
-        if len(said) - len(f"{row.subject}: ") >= 4 * room and not row.level.startswith("summary"):
+        if self.is_too_long(row, allowance):  # rendering it would take longer
             return False
+        heading, room = self._heading_tokens, self._room(allowance)
         text = " ".join(self.render(row).split())
         line = f"- [m{row.id}] {text}"
         if line_tokens(line) > room:
@@ -110,6 +108,21 @@ class Section:
         self.used += heading + line_tokens(line)
         self.block.used += heading + line_tokens(line)
         return True
+
+    def is_too_long(self, row: ContextRow, allowance: float) -> bool:
+        """Whether a row's content alone does not fit. Most rows come when the block is nearly full."""
+        if row.level.startswith("summary"):
+            return False
+        room = 4 * self._room(allowance)
+        return len(row.content) >= room and len(" ".join(row.content.split())) >= room
+
+    def _room(self, allowance: float) -> int:
+        """The tokens for one more line."""
+        return min(int(allowance) - self.used, self.block.left) - self._heading_tokens
+
+    @property
+    def _heading_tokens(self) -> int:
+        return 0 if self.chosen else line_tokens(self.heading)
 
     def sort(self, key: Callable[[ContextRow], tuple[float, ...]]) -> None:
         """Sort the section's lines."""

@@ -29,14 +29,18 @@ the session's best; 0.757 and 0.699 with the time.
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
+
+Scores: TypeAlias = npt.NDArray[np.float64]  # one for each candidate
+Places: TypeAlias = npt.NDArray[Any]  # numbers of candidates in the order in which they were found
 
 # The shares of a neighbouring turn's score: of the turns next to a message, and of turns further away.
 NEXT_SHARE, NEAR_SHARE = 0.5, 0.4
@@ -50,6 +54,7 @@ SESSION_SHARE, SESSION_BEST = 0.4, 2
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
 CONFIDENCE_WEIGHT = 0.05  # chosen by hand, not measured: it decides between almost equal scores
 RECENCY_WEIGHT, RECENCY_DAYS = 0.3, 30.0
+DAY = 86_400  # seconds
 DECAY_PER_DAY = 0.01  # the confidence that a memory loses per day (chosen by hand, not measured)
 
 
@@ -91,47 +96,47 @@ def rank(
         named: the authors and subjects that the question names.
         asked_time: the time that the question names.
     """
-    fits = [one for one in found if one.fits]
-    if not fits:
+    if not any(one.fits for one in found):
         return []
-    words = {one.id: one.words for one in found}
-    vectors = _known(found)
-    shares = _shares(found)
-    near = _supported(found, words, shares)
-    near_vectors = _supported(found, vectors, shares)
-    by_words = _standardised([one.words + near[one.id] for one in fits])
-    by_vector = _standardised([vectors[one.id] + near_vectors[one.id] for one in fits])
-    sessions = _sessions_best(found, words, vectors, weight)
+    columns: Any = Candidate._make(zip(*found, strict=True))
+    fits = np.flatnonzero(columns.fits)
+    words, vectors = np.array(columns.words), _known(columns.vector)
+    turns = _Turns.of(found)
+    near, near_vectors = turns.support(words), turns.support(vectors)
+    best = turns.sessions_best(_standardised(words) + weight * _standardised(vectors))
+    times = np.array((columns.confidence, columns.validated_at, columns.occurred_at))
+    confidence, validated, occurred = times[:, fits]
     # Ages are counted from the newest candidate, not from the clock. So the same question always gives the same order.
-    newest = max(one.occurred_at for one in fits)
-    latest = max(one.validated_at for one in fits)
-    ranked = [
+    scores = (
+        _standardised((words + near)[fits])
+        + weight * _standardised((vectors + near_vectors)[fits])
+        + SESSION_SHARE * best[fits]
+        + CONFIDENCE_WEIGHT * np.maximum(confidence - DECAY_PER_DAY * (validated.max() - validated) / DAY, 0.0)
+        + RECENCY_WEIGHT * np.exp((occurred - occurred.max()) / DAY / RECENCY_DAYS)
+    )
+    if named:
+        scores += NAMED_BONUS * np.array([author in named for author in columns.author])[fits]
+    if asked_time is not None:
+        begin, end = asked_time.begin.timestamp(), asked_time.end.timestamp()
+        scores += TIME_BONUS * np.array([_is_of(one, begin, end) for one in found])[fits]
+    # Rounded, because the order of the additions must not decide between memories that are alike.
+    order = np.lexsort((np.array(columns.id)[fits], -scores.round(9)))[:limit]
+    return [
         Ranked(
-            id=one.id,
-            score=said
-            + weight * meant
-            + NAMED_BONUS * (one.author in named)
-            + TIME_BONUS * (asked_time is not None and _is_of(one, asked_time))
-            + SESSION_SHARE * sessions[one.id]
-            + CONFIDENCE_WEIGHT * decayed(one.confidence, (latest - one.validated_at).total_seconds())
-            + RECENCY_WEIGHT * math.exp(-(newest - one.occurred_at).total_seconds() / 86_400 / RECENCY_DAYS),
-            words=one.words,
-            vector=one.vector,
-            neighbours=near[one.id],
-            named=one.author in named,
+            id=one.id, score=score, words=one.words, vector=one.vector, neighbours=support, named=one.author in named
         )
-        for one, said, meant in zip(fits, by_words, by_vector, strict=True)
+        for one, score, support in zip(
+            [found[i] for i in fits[order]], scores[order].tolist(), near[fits[order]].tolist(), strict=True
+        )
     ]
-    ranked.sort(key=lambda one: (-one.score, one.id))
-    return ranked[:limit]
 
 
-def _is_of(one: Candidate, asked: Span) -> bool:
+def _is_of(one: Candidate, begin: float, end: float) -> bool:
     """Whether a memory was said in a time, or speaks of an event that has a part in this time."""
-    if asked.begin <= one.occurred_at < asked.end:
+    if begin <= one.occurred_at < end:
         return True
-    begin, end = one.event_from, one.event_to
-    return begin is not None and end is not None and begin < asked.end and asked.begin < end
+    event_from, event_to = one.event_from, one.event_to
+    return event_from is not None and event_to is not None and event_from < end and begin < event_to
 
 
 def decayed(confidence: float, seconds: float) -> float:
@@ -143,76 +148,84 @@ def decayed(confidence: float, seconds: float) -> float:
         confidence: the stored confidence, 0 to 1.
         seconds: seconds since the memory was stored or last validated.
     """
-    return max(confidence - DECAY_PER_DAY * max(seconds, 0.0) / 86_400, 0.0)
+    return max(confidence - DECAY_PER_DAY * max(seconds, 0.0) / DAY, 0.0)
 
 
-def _shares(found: Sequence[Candidate]) -> dict[int, list[tuple[int, float]]]:
-    """Map each message to its neighbours up to five turns away, as pairs of an id and the share of its score."""
-    said_in: dict[int | None, dict[int, Candidate]] = defaultdict(dict)
-    for one in found:
-        if one.seq is not None:
-            said_in[one.session_id][one.seq] = one
-    turns = [one for said in said_in.values() for one in said.values()]
-    usual = math.fsum(one.tokens for one in turns) / max(len(turns), 1)
-    shares: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for said in said_in.values():
-        order = sorted(said)
-        for place, seq in enumerate(order):
-            one, known = said[seq], 0  # tokens of the candidates between the two turns
-            for then, later in enumerate(order[place + 1 : place + 1 + TURNS_APART]):
-                if later - seq > TURNS_APART:
-                    break
-                other = said[later]
-                between = known + usual * (later - seq - 1 - then)  # other turns count as of usual length
-                far = NEAR_SHARE * math.exp(-between * WORDS_PER_TOKEN / WORDS_APART)
-                share = NEXT_SHARE if later == seq + 1 else far
-                shares[one.id].append((other.id, share))
-                shares[other.id].append((one.id, share))
-                known += other.tokens
-    return shares
+@dataclass(frozen=True, kw_only=True)
+class _Turns:
+    """The candidates as places in arrays: which turns are near each other, and which facts rest on which turns."""
+
+    count: int
+    pairs: tuple[Places, Places]  # two turns of a session up to five turns apart, the earlier one first
+    shares: Scores  # by pair: the share of its score that each gives the other
+    rests: tuple[Places, Places]  # a fact and one of its sources among the candidates
+    turns: Places  # the candidates that are messages
+    sessions: Places  # by candidate: the number of a message's session
+
+    @classmethod
+    def of(cls, found: Sequence[Candidate]) -> _Turns:
+        place = {one.id: i for i, one in enumerate(found)}
+        rests = [(place[one.id], place[i]) for one in found for i in one.sources if i in place]
+        number = {session: i for i, session in enumerate({one.session_id for one in found if one.seq is not None})}
+        said = [(number[one.session_id], one.seq, one.tokens, i) for i, one in enumerate(found) if one.seq is not None]
+        session, seq, tokens, turns = np.array(sorted(said), np.int64).reshape(-1, 4).T
+        earlier, shares = [], []
+        before = np.concatenate(([0], np.cumsum(tokens)))  # the tokens of all candidates before each turn
+        usual = tokens.mean() if len(tokens) else 0.0
+        for apart in range(1, TURNS_APART + 1):
+            distance = seq[apart:] - seq[:-apart]
+            pairs = np.flatnonzero((session[apart:] == session[:-apart]) & (distance <= TURNS_APART))
+            # Turns between the two that are no candidates count as of usual length.
+            between = before[pairs + apart] - before[pairs + 1] + usual * (distance[pairs] - apart)
+            far = NEAR_SHARE * np.exp(-between * WORDS_PER_TOKEN / WORDS_APART)
+            shares.append(np.where(distance[pairs] == 1, NEXT_SHARE, far))
+            earlier.append((turns[pairs], turns[pairs + apart]))
+        facts, sources = np.array(rests, np.int64).reshape(-1, 2).T
+        sessions = np.full(len(found), -1)
+        sessions[turns] = session
+        return cls(
+            count=len(found),
+            pairs=(np.concatenate([one for one, _ in earlier]), np.concatenate([one for _, one in earlier])),
+            shares=np.concatenate(shares),
+            rests=(facts, sources),
+            turns=turns,
+            sessions=sessions,
+        )
+
+    def support(self, scores: Scores) -> Scores:
+        """What each candidate gets from other messages: a message from its neighbours, and a fact from its sources."""
+        first, second = self.pairs
+        near = np.bincount(first, self.shares * scores[second], self.count)
+        near += np.bincount(second, self.shares * scores[first], self.count)
+        facts, sources = self.rests
+        best = np.full(self.count, -np.inf)
+        np.maximum.at(best, facts, (scores + near)[sources])
+        return np.where(np.isfinite(best), SOURCE_SHARE * best, near)
+
+    def sessions_best(self, scores: Scores) -> Scores:
+        """The mean of the two greatest scores among the messages of a candidate's session, from the least score on."""
+        above = scores - scores.min()
+        order = self.turns[np.lexsort((-above[self.turns], self.sessions[self.turns]))]
+        session = self.sessions[order]
+        starts = np.flatnonzero(np.diff(session, prepend=-1))
+        rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+        top = rank < SESSION_BEST
+        best = np.bincount(session[top], above[order[top]], len(starts)) / SESSION_BEST
+        found = np.zeros(self.count)
+        found[self.turns] = best[self.sessions[self.turns]]
+        facts, sources = self.rests
+        of_facts = np.zeros(self.count)
+        np.maximum.at(of_facts, facts, found[sources])
+        return np.maximum(found, of_facts)
 
 
-def _supported(
-    found: Sequence[Candidate], scores: Mapping[int, float], shares: Mapping[int, Sequence[tuple[int, float]]]
-) -> dict[int, float]:
-    """What each candidate gets from other messages: a message from its neighbours, and a fact from its sources."""
-    near = {one.id: sum([share * scores[i] for i, share in shares.get(one.id, ())]) for one in found}
-    for one in found:
-        if one.sources:
-            said = [scores[i] + near[i] for i in one.sources if i in scores]
-            near[one.id] = SOURCE_SHARE * max(said, default=0.0)
-    return near
+def _known(cosines: Sequence[float | None]) -> Scores:
+    """Cosine similarities. A memory without a vector gets the lowest similarity of all other memories."""
+    least = min((one for one in cosines if one is not None), default=0.0)
+    return np.array([least if one is None else one for one in cosines])
 
 
-def _sessions_best(
-    found: Sequence[Candidate], words: Mapping[int, float], vectors: Mapping[int, float], weight: float
-) -> dict[int, float]:
-    """The mean of the two greatest scores among the messages of a candidate's session, counted from the least score."""
-    by_words = _standardised([words[one.id] for one in found])
-    by_vector = _standardised([vectors[one.id] for one in found])
-    scores = [said + weight * meant for said, meant in zip(by_words, by_vector, strict=True)]
-    least = min(scores)
-    said_in: dict[int, list[float]] = defaultdict(list)
-    for one, score in zip(found, scores, strict=True):
-        if one.seq is not None and one.session_id is not None:
-            said_in[one.session_id].append(score - least)
-    best = {session: sum(nlargest(SESSION_BEST, some)) / SESSION_BEST for session, some in said_in.items()}
-    of_message = {one.id: best[one.session_id] for one in found if one.seq is not None and one.session_id is not None}
-    return of_message | {
-        one.id: max((of_message[i] for i in one.sources if i in of_message), default=0.0)
-        for one in found
-        if one.id not in of_message
-    }
-
-
-def _known(found: Sequence[Candidate]) -> dict[int, float]:
-    """Cosine similarities by id. A memory without a vector gets the lowest similarity of all other memories."""
-    least = min((one.vector for one in found if one.vector is not None), default=0.0)
-    return {one.id: least if one.vector is None else one.vector for one in found}
-
-
-def _standardised(scores: Sequence[float]) -> list[float]:
+def _standardised(scores: Scores) -> Scores:
     """(score − mean) / standard deviation, for each score. When all scores are equal, each result is 0."""
-    mean = math.fsum(scores) / len(scores)
-    deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    return [(score - mean) / deviation for score in scores] if deviation > 1e-12 else [0.0] * len(scores)
+    deviation = scores.std()
+    return (scores - scores.mean()) / deviation if deviation > 1e-12 else np.zeros(len(scores))

@@ -90,11 +90,11 @@ def ranking(
     ranked = rank(
         found,
         weight=vector_weight(embedder.name),
-        limit=FOR_EACH_HIT * limit + FOR_EACH_SEARCH,
+        limit=FOR_EACH_HIT * limit + FOR_EACH_SEARCH if collapsed else limit,
         named=known.named,
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
-    best = collapse(ranked, found, limit) if collapsed else ranked[:limit]
+    best = collapse(ranked, found, limit) if collapsed else ranked
     return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
 
 

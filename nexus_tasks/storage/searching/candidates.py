@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import TextClause, text
 
@@ -47,12 +46,12 @@ class WeightedWord:
     finds: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A memory that may answer a question.
 
     A candidate passes the filter, or is the message directly before or after a message that passes the filter, or is a
-    source of a fact that passes the filter.
+    source of a fact that passes the filter. Times are seconds since the epoch, because a ranking computes with those of
+    a thousand candidates.
     """
 
     id: int
@@ -61,16 +60,16 @@ class Candidate:
     fits: bool  # whether the memory passes the filter
     words: float  # the BM25 score; 0 when the memory contains none of the words
     vector: float | None  # the cosine similarity; ``None`` when the memory has no vector
-    occurred_at: datetime
+    occurred_at: float
     confidence: float
-    validated_at: datetime  # the time when the memory was last confirmed, or else stored
+    validated_at: float  # the time when the memory was last confirmed, or else stored
     author: str | None = None  # the author of a message, or the subject of a fact
     tokens: int = 0  # the estimated tokens of its content
     level: str = "raw"
     content_key: str | None = None  # equal for facts with the same content words
-    event_from: datetime | None = None  # the time of which a fact speaks, from here to ``event_to``
-    event_to: datetime | None = None
-    sources: tuple[int, ...] = ()  # the messages that a fact was derived from; empty for other memories
+    event_from: float | None = None  # the time of which a fact speaks, from here to ``event_to``
+    event_to: float | None = None
+    sources: Sequence[int] = ()  # the messages that a fact was derived from; empty for other memories
 
 
 def find_candidates(
@@ -113,7 +112,7 @@ def find_candidates(
             "vector": as_text(vector),
         },
     )
-    return [Candidate(*(*row[:-1], tuple(row[-1] or ()))) for row in rows.all()]
+    return list(map(Candidate._make, rows.all()))
 
 
 # Constants are cast to float8. Without the cast Postgres takes them for the type numeric, which is ten times slower.
@@ -121,6 +120,7 @@ _LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p
 _BM25 = (
     f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
 )
+_SECONDS = "date_part('epoch', {0})"
 _BY_ID = "SELECT * FROM memories WHERE id = {0}.memory_id OFFSET 0"
 _FINDING = "unnest(CAST(:finding AS bigint[]), CAST(:finding_weights AS float8[])) AS asked (key, weight)"
 _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[])) AS asked (key, weight)"
@@ -185,9 +185,10 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
         SELECT m.id, CASE WHEN m.level IN ('raw', 'summary_short', 'summary_long') THEN m.session_id END, m.seq,
                ({selected}) IS TRUE,
                found.score + coalesce(more.score, 0),
-               1 - ({distance(dimensions, indexed=False)}), m.occurred_at, m.confidence,
-               coalesce(m.last_validated_at, m.created_at),
-               m.author, m.tokens, m.level, m.content_key, m.event_from, m.event_to, found.sources
+               1 - ({distance(dimensions, indexed=False)}), {_SECONDS.format("m.occurred_at")}, m.confidence,
+               {_SECONDS.format("coalesce(m.last_validated_at, m.created_at)")},
+               m.author, m.tokens, m.level, m.content_key,
+               {_SECONDS.format("m.event_from")}, {_SECONDS.format("m.event_to")}, coalesce(found.sources, '{{}}')
         FROM found
         CROSS JOIN LATERAL ({_BY_ID.format("found")}) AS m
         LEFT JOIN LATERAL (
