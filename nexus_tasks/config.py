@@ -58,9 +58,12 @@ result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its bod
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 # The messages of a job that a reader waits for go to `urgent`, not to the queue of the job's kind.
+# In RabbitMQ the queues are of the type `classic`, or of the type `quorum` when Celery's setting
+# `task_default_queue_type` says so, which NEXUS_QUEUE_TYPE sets.
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance", "urgent")
 _exchange = Exchange("nexus", type="direct")
-task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]
+# Celery declares 28 queues for messages with an ETA, when a queue is a quorum queue. The jobs have no ETA.
+broker_native_delayed_delivery_queue_type = "classic"
 task_default_queue = "maintenance"
 task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
@@ -90,8 +93,10 @@ beat_schedule = {
 # In Celery the variable CELERY_BROKER_URL overrides `broker_url`, and another application may have set this variable.
 # Therefore `broker_read_url` and `broker_write_url` are set too. The variable does not override these two settings.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
-OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
+OF_THE_ENDPOINTS = (*_BROKER_URLS, "broker_use_ssl", "result_backend")
 OF_THE_SETTINGS = (
+    "task_queues",
+    "task_default_queue_type",
     "broker_transport_options",
     "result_backend_transport_options",
     "redis_socket_keepalive",
@@ -116,6 +121,8 @@ class CeleryConfig:
     def __getattr__(self, name: str) -> Any:
         if name in _BROKER_URLS:
             return self._endpoints().broker_url
+        if name == "broker_use_ssl":
+            return self._endpoints().broker_tls
         if name == "result_backend":
             return self._endpoints().result_url
         if name in OF_THE_SETTINGS:
@@ -128,8 +135,16 @@ class CeleryConfig:
         return [*_CONSTANTS, *OF_THE_SETTINGS, *OF_THE_ENDPOINTS]
 
 
+def queue_of(name: str, kind: str) -> Queue:
+    """Our queue ``name``, of RabbitMQ's type ``kind``: ``classic`` or ``quorum``."""
+    arguments = {"x-queue-type": "quorum"} if kind == "quorum" else None
+    return Queue(name, _exchange, routing_key=name, queue_arguments=arguments)
+
+
 def _of(settings: Settings) -> dict[str, Any]:
     return {
+        "task_queues": [queue_of(name, settings.queue_type) for name in QUEUES],
+        "task_default_queue_type": settings.queue_type,
         "broker_transport_options": {
             "global_keyprefix": f"{settings.key_prefix}:celery:",
             "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
@@ -170,9 +185,9 @@ def _by_tcp(settings: Settings) -> bool:
 def add_queues(app: Celery) -> None:
     """Add our queues to an existing application. A queue of the application with the same name stays as it is."""
     queues = app.amqp.queues
-    for queue in task_queues:
-        if queue.name not in queues:
-            queues.select_add(Queue(queue.name, queue.exchange, routing_key=queue.routing_key))
+    for name in QUEUES:
+        if name not in queues:
+            queues.select_add(queue_of(name, app.conf.task_default_queue_type))
 
 
 def add_queues_and_schedule(app: Celery) -> None:

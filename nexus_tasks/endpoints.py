@@ -7,10 +7,11 @@ this package starts on this machine.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer.places import deployment_name
-from nexus_tasks.embedded.urls import celery_url, client_url
+from nexus_tasks.embedded.urls import amqp_tls, celery_url, client_url
 from nexus_tasks.settings import Settings
 
 
@@ -24,6 +25,7 @@ class Endpoints:
     database_url: str = field(repr=False)  # for SQLAlchemy with psycopg
     redis_url: str = field(repr=False)  # for redis-py
     broker_url: str = field(repr=False)  # for Celery
+    broker_tls: dict[str, Any] | None = None  # Celery's setting broker_use_ssl, for RabbitMQ
     result_url: str = field(repr=False)  # for Celery
 
 
@@ -45,10 +47,12 @@ def endpoints_of(settings: Settings) -> Endpoints:
         database_url = _with_driver(settings.database_url.get_secret_value())
         redis_url = settings.redis_url.get_secret_value()
     broker = settings.broker_url.get_secret_value() if settings.broker_url else redis_url
+    broker, tls = amqp_tls(broker)
     return Endpoints(
         database_url=database_url,
         redis_url=client_url(redis_url),
         broker_url=celery_url(broker),
+        broker_tls=tls,
         result_url=celery_url(redis_url),
     )
 

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
         None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded"
     )
     broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
+    queue_type: Literal["classic", "quorum"] = Field(
+        "classic", description="type of the queues that are made in RabbitMQ: `classic` or `quorum`"
+    )
     redis_master: str = Field("mymaster", description="the master's name at the Sentinels of a `sentinel://` address")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
     database_pool_size: int | None = Field(
@@ -78,6 +81,7 @@ class Settings(BaseSettings):
         description="port of the metrics and health pages of workers and beat, or the next free one; unset: none",
     )
     metrics_host: str = Field("127.0.0.1", description="address at which workers and beat serve these pages")
+    metrics_namespaces: bool = Field(False, description="name the namespaces with the longest lines in the metrics")
 
     model: Literal["auto", "anthropic", "offline"] = Field(
         "auto", description="the language model: `auto`, `anthropic` or `offline`"

@@ -122,7 +122,7 @@ def _read_urgent_jobs(app: Celery) -> None:
     """Read the queue of urgent jobs beside ``capture``, whose jobs become urgent when a caller waits for them."""
     queues = app.amqp.queues
     if "capture" in queues.consume_from:
-        queues.select_add(next(queue for queue in config.task_queues if queue.name == URGENT))
+        queues.select_add(config.queue_of(URGENT, app.conf.task_default_queue_type))
 
 
 def _refuse_green_threads(pool: type) -> None:

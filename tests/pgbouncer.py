@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
-from tests.rabbitmq import _free_ports
+from tests.authority import Authority
+from tests.rabbitmq import free_ports
 from tests.sandbox import eventually
 
 
@@ -25,19 +26,32 @@ def missing() -> str:
 
 
 @contextmanager
-def pooled(url: str, *, servers: int = 1) -> Iterator[str]:
-    """The address of the database ``url`` behind a PgBouncer that has ``servers`` connections to it."""
+def pooled(
+    url: str, *, servers: int = 1, mode: str = "transaction", authority: Authority | None = None, password: str = ""
+) -> Iterator[str]:
+    """The address of the database ``url`` behind a PgBouncer that has ``servers`` connections to it.
+
+    With an ``authority``, PgBouncer takes only clients that use TLS and know ``password``.
+    """
     parts = urlsplit(url)
     socket_folder = parse_qs(parts.query)["host"][0]
-    [port] = _free_ports(1)
+    [port] = free_ports(1)
     folder = Path(tempfile.mkdtemp(prefix="pgb", dir="/tmp"))
     owner = pwd.getpwuid(os.stat(socket_folder).st_uid)
-    (folder / "users").write_text(f'"{parts.username}" ""\n')
+    quoted = password.replace('"', '""')
+    (folder / "users").write_text(f'"{parts.username}" "{quoted}"\n')
+    tls, auth = "", "any"
+    if authority is not None:
+        for name in ("key", "certificate"):
+            shutil.copy(getattr(authority, name), folder / name)
+        tls = f"client_tls_sslmode = require\nclient_tls_key_file = {folder}/key\n"
+        tls += f"client_tls_cert_file = {folder}/certificate\n"
+        auth = "scram-sha-256"
     account = f"user = {owner.pw_name}\n" if os.geteuid() == 0 else ""
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\n* = host={socket_folder} user={parts.username}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = {servers}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = {auth}\n"
+        f"auth_file = {folder}/users\npool_mode = {mode}\n{tls}default_pool_size = {servers}\n"
         f"ignore_startup_parameters = extra_float_digits\nmax_client_conn = 200\n{account}"
     )
     for path in (folder, *folder.iterdir()):
@@ -47,7 +61,12 @@ def pooled(url: str, *, servers: int = 1) -> Iterator[str]:
     try:
         eventually(lambda: process.poll() is not None or _answers(port), within=30, why="PgBouncer does not start")
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        yield f"{parts.scheme}://{parts.username}@127.0.0.1:{port}{parts.path}"
+        if authority is None:
+            yield f"{parts.scheme}://{parts.username}@127.0.0.1:{port}{parts.path}"
+        else:
+            user = f"{parts.username}:{quote(password, safe='')}"
+            options = f"sslmode=verify-full&sslrootcert={authority.root}"
+            yield f"postgresql://{user}@localhost:{port}{parts.path}?{options}"
     finally:
         process.terminate()
         process.wait(30)

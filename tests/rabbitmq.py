@@ -50,15 +50,19 @@ def node() -> Iterator[str]:
 
 
 @contextmanager
-def own_node(advanced: str = "") -> Iterator[Node]:
-    """Start a node; ``advanced`` are Erlang terms of its configuration. Ends the node and its port mapper."""
-    amqp, distribution, management, mapper = _free_ports(4)
+def own_node(advanced: str = "", settings: str = "") -> Iterator[Node]:
+    """Start a node; ``advanced`` are Erlang terms of its configuration, ``settings`` more lines of ``rabbitmq.conf``.
+
+    Ends the node and its port mapper.
+    """
+    amqp, distribution, management, mapper = free_ports(4)
     # Short, because Erlang and unix sockets take only so much.
     folder = Path(tempfile.mkdtemp(prefix="rmq", dir="/tmp"))
     (folder / "plugins").write_text("[rabbitmq_management].\n")
     (folder / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = 127.0.0.1:{amqp}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\n"
         "vm_memory_high_watermark.relative = 0.8\ndisk_free_limit.absolute = 1MB\n"
+        f"{settings}"
     )
     if advanced:
         (folder / "advanced.config").write_text(advanced)
@@ -141,7 +145,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all held open until the last is known."""
     held = [socket.socket() for _ in range(count)]
     try:

@@ -9,12 +9,18 @@ certificate. kombu does not check the certificate. Celery's result backend raise
 ``ssl_cert_reqs=required`` to a URL without this option.
 
 ``redis://`` and ``sentinel://`` URLs have the same spelling for all clients.
+
+TLS of RabbitMQ (``amqps://``): kombu passes options such as ``ssl_ca_certs`` on in a spelling that its AMQP client
+refuses, and checks the certificate without the host's name. :func:`amqp_tls` makes the setting that checks both.
 """
 
 from __future__ import annotations
 
+import ssl
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+_TLS_FILES = ("ca_certs", "certfile", "keyfile")
 _SOCKET_SCHEMES = ("unix", "redis+socket", "socket")
 
 
@@ -26,6 +32,29 @@ def client_url(url: str) -> str:
 def celery_url(url: str) -> str:
     """Convert ``url`` to the spelling that Flower and Celery's ``broker_url`` and ``result_backend`` understand."""
     return _rewrite_socket(_with_certificate_check(url), "redis+socket", "virtual_host")
+
+
+def amqp_tls(url: str) -> tuple[str, dict[str, Any] | None]:
+    """Split an ``amqps://`` URL into the URL without its options of TLS, and Celery's setting ``broker_use_ssl``.
+
+    The options are named as for ``rediss://``: ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile``, ``ssl_cert_reqs``
+    and ``ssl_check_hostname``. Of a list of addresses, the first one has the options, and its host's name must be in
+    the certificate of every node. The setting is ``None`` for a URL of another scheme.
+    """
+    if not url.startswith("amqps:"):
+        return url, None
+    nodes = [urlsplit(node) for node in url.split(";")]
+    given = dict(parse_qsl(nodes[0].query))
+    checks = given.get("ssl_cert_reqs", "required").lower().removeprefix("cert_") != "none"
+    tls: dict[str, Any] = {name: given[f"ssl_{name}"] for name in _TLS_FILES if f"ssl_{name}" in given}
+    tls["cert_reqs"] = ssl.CERT_REQUIRED if checks else ssl.CERT_NONE
+    if checks and given.get("ssl_check_hostname", "true").lower() != "false":
+        tls["server_hostname"] = nodes[0].hostname
+    return ";".join(urlunsplit(node._replace(query=_without_tls(node.query))) for node in nodes), tls
+
+
+def _without_tls(query: str) -> str:
+    return urlencode([(name, value) for name, value in parse_qsl(query) if not name.startswith("ssl_")])
 
 
 def _with_certificate_check(url: str) -> str:
