@@ -21,7 +21,7 @@ TOGETHER := --numprocesses 5 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer lint style types security suite format constraints hashes pin audit clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer prometheus redis lint style types security suite format constraints hashes pin audit clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -76,7 +76,7 @@ test: style security
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) audit pgbouncer
+test-all: $(READY) audit pgbouncer prometheus redis rabbitmq
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
@@ -99,6 +99,22 @@ pgbouncer:
 		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
 			apt-get install -qq -y --no-install-recommends pgbouncer >/dev/null; } || \
 		echo "PgBouncer is not installed, and only root can install it: its tests will say so and be left out." >&2
+
+# Prometheus with promtool, for the queries of the dashboard and the alerts, as PgBouncer above.
+prometheus:
+	@command -v promtool >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+			apt-get install -qq -y --no-install-recommends prometheus >/dev/null; } || \
+		echo "Prometheus is not installed, and only root can install it: its tests will say so and be left out." >&2
+
+# A Redis that speaks TLS, for `tests/integration/test_transports.py`: the embedded one is built without TLS.
+redis:
+	@test -x /usr/bin/redis-server || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+			apt-get install -qq -y --no-install-recommends redis-server >/dev/null; } || \
+		echo "Debian's Redis is not installed, and only root can install it: its tests will say so and be left out." >&2
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

@@ -44,6 +44,7 @@ from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.llm.anthropic import AnthropicModel
 from nexus_tasks.llm.base import LanguageModel
 from nexus_tasks.llm.choose import language_model
+from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, load_settings
 from nexus_tasks.storage import namespaces, schema, tenancy
@@ -275,7 +276,13 @@ class Deployment:
         Raises:
             ConfigurationError: the :attr:`model` or the :attr:`embedder` cannot be made.
         """
-        return Resources(database=self.database, model=self.model, embedder=self.embedder, settings=self.settings)
+        return Resources(
+            database=self.database,
+            model=self.model,
+            embedder=self.embedder,
+            settings=self.settings,
+            note_call=lambda call: count_call(self.claims, call),
+        )
 
     def preload(self) -> None:
         """Load the model's library before the first job. Claude's library takes over 1 s to load.

@@ -20,9 +20,13 @@ from tests.sandbox import Sandbox, eventually
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 RUNNABLE = ("python", "console", "bash", "json")
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ *```(\w+)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _PICTURE = "─"  # a text block that draws is not output
-_SERVERS = {"celery": (" ready.", "beat: Starting", "Visit me at"), "nexus mcp": ("Uvicorn running on",)}
+_SERVERS = {
+    "celery": (" ready.", "beat: Starting", "Visit me at"),
+    "nexus mcp": ("Uvicorn running on",),
+    "prometheus": ("Server is ready",),
+}
 
 
 class Block(NamedTuple):

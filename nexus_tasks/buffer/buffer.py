@@ -288,6 +288,14 @@ class SessionBuffer:
         with self._os_errors_explained():
             return stats.has_pending_entries(self.folder, self.deployment)
 
+    def backlog(self) -> tuple[int, float]:
+        """The bytes of this deployment's entries that are not acknowledged, and when their oldest file was written.
+
+        The time is in seconds since the epoch, or 0 without an entry.
+        """
+        with self._os_errors_explained():
+            return stats.backlog(self.folder, self.deployment)
+
     def quarantined(self) -> int:
         """The number of files in quarantine."""
         with self._os_errors_explained():

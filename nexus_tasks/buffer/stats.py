@@ -61,6 +61,23 @@ def has_pending_entries(folder: str, deployment: str) -> bool:
     return False
 
 
+def backlog(folder: str, deployment: str) -> tuple[int, float]:
+    """The bytes of this deployment's entries that are not acknowledged, and when the oldest file of them was written.
+
+    The time is in seconds since the epoch, or 0 without an entry.
+    """
+    size, oldest = 0, 0.0
+    with suppress(FileNotFoundError):
+        for session in os.scandir(os.path.join(folder, SESSIONS)):
+            if not session.name.startswith(".") and belongs_to(session.name, deployment):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    for item in os.scandir(session.path):
+                        if item.name.endswith((".sealed", ".open")) and (found := item.stat()).st_size:
+                            size += found.st_size
+                            oldest = min(oldest or found.st_mtime, found.st_mtime)
+    return size, oldest
+
+
 def count_quarantined(folder: str) -> int:
     """The number of files and folders in quarantine."""
     with suppress(FileNotFoundError):

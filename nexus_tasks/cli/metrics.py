@@ -11,7 +11,7 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import ConfigurationError
-from nexus_tasks.monitoring.definitions import METRICS, Sample
+from nexus_tasks.monitoring.definitions import Sample, parts
 from nexus_tasks.types import StatusReport
 
 EVERY = 1_000_000  # namespaces
@@ -26,11 +26,11 @@ def metrics(json: Json = False) -> None:
     # `Nexus.status` gives a page of the namespaces, and refuses a client that is limited to several of them.
     report = status(client.deployment, None, limit=EVERY) if client.limit is None else client.status()
     samples = [Sample(*one) for one in _samples(report)]
-    of_deployment = Monitor(client.deployment).samples() if client.limit is None else []
+    of_deployment = Monitor(client.deployment, shared=0.0).samples() if client.limit is None else []
     samples += [one for one in of_deployment if not one.name.startswith("nexus_process_")]
     if json:
-        named = [(one.name, dict(zip(METRICS[one.name].labels, one.labels, strict=True)), one.value) for one in samples]
-        emit({"metrics": [{"name": name, "labels": labels, "value": value} for name, labels, value in named]})
+        each = [part for one in samples for part in parts(one)]
+        emit({"metrics": [{"name": name, "labels": labels, "value": value} for name, labels, value in each]})
         return
     print(_text(samples), end="")
 

@@ -351,3 +351,4 @@ def _store_result(resources: Resources, request_id: int, result: BatchItemResult
         )
         call_id = ledger.record_call(tx, row.namespace_id, call)
         batches.store_result(tx, row, result.message, call_id)
+    resources.note_call(call)

@@ -87,6 +87,7 @@ def _enter_in_ledger(
         sources_exist = ledger.record_call_and_answer(
             tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
         )
+    resources.note_call(call)
     if not sources_exist:
         raise Erased
 

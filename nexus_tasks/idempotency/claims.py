@@ -6,6 +6,7 @@ The scripts are in ``lua/``; ``lua/common.lua`` lists the keys. ``claim.py`` has
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -23,6 +24,11 @@ from nexus_tasks.types import Worker
 
 Row = list[Any]
 AT_ONCE = 1_000  # claims that one script wakes; Redis serves no other client while a script runs
+_PLACE = "-- [common.lua]\n"  # where a script has the definitions of common.lua, if not at its start
+_COMMENT = re.compile(r"(?m)--.*$")
+_DEFINITION = re.compile(r"(?m)^(?=local )")  # the start of each definition of common.lua
+_NAMES = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
+_WORD = re.compile(r"\w+")
 HELD_SECONDS = 30  # how long a worker's report of its held threads counts
 
 
@@ -605,34 +611,22 @@ class Claims:
         with answering():
             return {name: int(number) for name, number in self.redis.hgetall(f"{self.prefix}:totals").items()}
 
-    def state_counts(self) -> dict[str, int]:
-        """How many claims of all namespaces run, are pending, or wait: for a time, in a line, or for a worker.
+    def count(self, by: Mapping[str, int]) -> None:
+        """Add to counters for metrics, each by its name in :meth:`totals`."""
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            for name, number in by.items():
+                pipe.hincrby(f"{self.prefix}:totals", name, number)
+            pipe.execute()
 
-        Claims in lines are those of the first 1,000 namespaces with a line.
+    def figures(self, *, max_age: float, longest: int) -> dict[str, Any]:
+        """How many claims there are by state, kind and wait reason, as ``lua/figures.lua`` says.
+
+        Args:
+            max_age: seconds; figures that another process has read so recently are returned again.
+            longest: how many of the longest lines are returned.
         """
-        prefix = self.prefix
-        queues = self.queues()
-        with answering():
-            lines = self.redis.zrange(f"{prefix}:lines", 0, AT_ONCE - 1)
-            pipe = self.redis.pipeline(transaction=False)
-            pipe.zcard(f"{prefix}:leases").zcard(f"{prefix}:due")
-            for queue in queues:
-                pipe.zcard(f"{prefix}:published:{queue}")
-            for namespace in lines:
-                pipe.zcard(f"{prefix}:waits:concurrency:{namespace}")
-            running, due, *others = pipe.execute()
-        pending, in_line = others[: len(queues)], others[len(queues) :]
-        return {"running": running, "pending": sum(pending), "waiting": due, "in_line": sum(in_line)}
-
-    def oldest_pending(self) -> float:
-        """Seconds since the oldest message was published that no worker has begun; 0 without such a message."""
-        queues, now = self.queues(), self.now()
-        with answering():
-            pipe = self.redis.pipeline(transaction=False)
-            for queue in queues:
-                pipe.zrange(f"{self.prefix}:published:{queue}", 0, 0, withscores=True)
-            oldest = [at for found in pipe.execute() for _, at in found]
-        return max(0.0, now - min(oldest) / 1000) if oldest else 0.0
+        return dict(json.loads(self._run("figures", [], _ms(max_age), AT_ONCE, longest)))
 
     def get(self, key: str) -> Claim | None:
         """The claim behind a key, or ``None``."""
@@ -756,7 +750,23 @@ def _sources() -> Mapping[str, str]:
         item.name.removesuffix(".lua"): item.read_text() for item in folder.iterdir() if item.name.endswith(".lua")
     }
     common = files.pop("common")
-    return {name: common + source for name, source in files.items()}
+    return {name: _joined(common, source) for name, source in files.items()}
+
+
+def _joined(common: str, source: str) -> str:
+    """A script with the definitions of common.lua that it uses, in place of its line ``-- [common.lua]`` or in front.
+
+    Redis makes all functions of a script anew for each call: all of common.lua takes about 10 µs.
+    """
+    used, kept = set(_WORD.findall(_COMMENT.sub("", source))), []
+    for definition in reversed(_DEFINITION.split(_COMMENT.sub("", common))):
+        names = _NAMES.match(definition)
+        if names and used.isdisjoint(names[1].replace(",", " ").split()):
+            continue
+        kept.append(definition)
+        used.update(_WORD.findall(definition))
+    text = "".join(reversed(kept))
+    return source.replace(_PLACE, text) if _PLACE in source else text + source
 
 
 def _pairs(flat: Sequence[str]) -> dict[str, str]:

@@ -100,24 +100,26 @@ class JobTask(Task):  # type: ignore[misc]
             QueueUnavailable: Redis does not answer. If the kind has written a row that wants the job, reconcile asks
                 for the job later. Otherwise nothing was queued.
         """
-        refused = [name for name in REFUSED if options.pop(name, None) is not None]
-        if refused:
-            remedy = USE_URGENCY if refused == ["priority"] else None
-            raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.", remedy=remedy)
-        check_message_options(self.app, options)
+        engine = self.engine
+        if options:
+            refused = [name for name in REFUSED if options.pop(name, None) is not None]
+            if refused:
+                remedy = USE_URGENCY if refused == ["priority"] else None
+                raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.", remedy=remedy)
+            check_message_options(self.app, options)
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(
                 f"task_id {task_id!r} is no job id: it must have no spaces, commas or control characters."
             )
         delay = _delay(countdown, eta)
-        eager = self.engine.publisher.is_eager
+        eager = engine.publisher.is_eager
         if eager:
             delay = 0.0  # as in Celery: there is no worker that could wait
-        each = self.kind.parse(args, kwargs).each(self.engine.deployment)
+        each = self.kind.parse(args, kwargs).each(engine.deployment)
         requests = [
             self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=delay) for i, one in enumerate(each)
         ]
-        self.engine.storage.want(self.kind, each)
+        engine.storage.want(self.kind, each)
         if eager:
             return self._run_here(requests, options)
         ignored = options.get("ignore_result")

@@ -17,8 +17,9 @@ from typing import Any
 from celery.worker import state
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.monitoring.definitions import METRICS, Sample, bounded
-from nexus_tasks.monitoring.sources import refresh, sources_of
+from nexus_tasks.idempotency.worker import pool_children
+from nexus_tasks.monitoring.definitions import METRICS, Sample, bounded, cumulative
+from nexus_tasks.monitoring.sources import SHARED, buffer_of, refresh, sources_of
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +33,18 @@ class Monitor:
     Args:
         deployment: the deployment of the process.
         worker: Celery's worker; ``None`` in beat.
+        shared: how old (seconds) figures may be that another process has read.
     """
 
-    def __init__(self, deployment: Deployment, worker: Any = None) -> None:
+    def __init__(self, deployment: Deployment, worker: Any = None, *, shared: float = SHARED) -> None:
         self.deployment, self.worker = deployment, worker
-        self._sources = sources_of(deployment)
+        self._sources = sources_of(deployment, shared=shared)
+        self._buffer = buffer_of(deployment)
 
     def samples(self) -> list[Sample]:
         """All samples, at most 5 s old where the dependencies answer."""
-        refresh(self._sources)
-        found = [one for source in self._sources for one in source.samples]
+        refresh([*self._sources, self._buffer])
+        found = [one for source in (*self._sources, self._buffer) for one in source.samples]
         found += [
             Sample("nexus_dependency_up", (source.name,), 0.0 if source.fault else 1.0) for source in self._sources
         ]
@@ -53,11 +56,10 @@ class Monitor:
         found = [Sample("nexus_process_loop_age_seconds", (loop,), age) for loop, age in loops]
         pool: Any = self.deployment.database.engine.pool
         found.append(Sample("nexus_process_database_connections", (), pool.checkedout()))
-        try:
-            found.append(Sample("nexus_process_buffer_pending", (), float(self.deployment.buffer.pending())))
-        except OSError as error:
-            log.warning("The session buffer cannot be read: %s", error)
+        found.append(Sample("nexus_process_database_connections_max", (), self.deployment.database.most_connections))
         if self.worker is not None:
+            if children := pool_children.ages(self.worker):
+                found.append(Sample("nexus_process_pool_heartbeat_age_seconds", (), max(children)))
             slots = getattr(self.worker, "max_concurrency", None) or self.worker.pool.num_processes
             found.append(Sample("nexus_process_pool_slots", (), slots))
             found.append(Sample("nexus_process_pool_busy", (), len(state.active_requests)))
@@ -66,7 +68,7 @@ class Monitor:
     def live(self) -> list[str]:
         """Why this process must be restarted; empty while it lives. Asks no server."""
         engine = self.deployment.engine
-        return engine.vitals.stuck(lease=engine.limits.lease)
+        return engine.vitals.stuck(lease=engine.limits.lease, children=pool_children.ages(self.worker))
 
     def ready(self) -> list[str]:
         """Why this process does no work now; empty while it works. A restart would not help."""
@@ -118,16 +120,17 @@ def text(samples: Iterable[Sample]) -> str:
         ImportError: ``prometheus-client`` is not installed.
     """
     from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.metrics_core import Metric
 
+    made = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     families: dict[str, Any] = {}
     for one in samples:
         kind, labels, about = METRICS[one.name]
         if one.name not in families:
-            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-            families[one.name] = family(one.name, about, labels=labels)
-        families[one.name].add_metric(one.labels, one.value)
+            families[one.name] = made[kind](one.name, about, labels=labels)
+        value = (cumulative(one), one.value) if kind == "histogram" else (one.value,)
+        families[one.name].add_metric(one.labels, *value)
 
     class _Known:
         def collect(self) -> Iterable[Metric]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import text
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency import quarantine
-from nexus_tasks.monitoring.definitions import METRICS, Sample
+from nexus_tasks.monitoring.definitions import BOUNDS, METRICS, Sample
 from nexus_tasks.services.status import queue_lengths
 from nexus_tasks.storage import tenancy
 
@@ -26,14 +28,22 @@ READ_EVERY = 5.0  # seconds
 WAIT = 2.0  # seconds that a scrape waits for a source
 MOST_ROWS = 100_001  # rows that a count reads at the most
 
+SHARED = 4.0  # seconds for which processes share figures that cost Redis more than a few commands
+LONGEST = 10  # how many of the longest lines are shown
+
+# The first part of a counter's name in Redis, the metric, and the unit.
 _TOTALS = {
-    "begun": ("nexus_runs_begun_total", 1.0),
+    "asked": ("nexus_jobs_requested_total", 1.0),
     "ended": ("nexus_jobs_ended_total", 1.0),
     "waits": ("nexus_waits_total", 1.0),
+    "retries": ("nexus_retries_total", 1.0),
     "crashes": ("nexus_crashes_total", 1.0),
     "resent": ("nexus_messages_resent_total", 1.0),
-    "run_ms": ("nexus_run_seconds_total", 0.001),
-    "wait_ms": ("nexus_wait_seconds_total", 0.001),
+    "restored": ("nexus_jobs_restored_total", 1.0),
+    "calls": ("nexus_model_calls_total", 1.0),
+    "tokens": ("nexus_model_tokens_total", 1.0),
+    "cost_nano_usd": ("nexus_model_cost_usd_total", 1e-9),
+    "call_ms": ("nexus_model_call_seconds_total", 1e-3),
 }
 _ROWS = text(
     """
@@ -92,10 +102,10 @@ class Source:
         done.set()
 
 
-def sources_of(deployment: Deployment) -> list[Source]:
-    """The sources of a deployment."""
+def sources_of(deployment: Deployment, *, shared: float = SHARED) -> list[Source]:
+    """The sources of a deployment. Figures that another process has read up to ``shared`` seconds ago are taken."""
     return [
-        Source("redis", lambda: _redis(deployment)),
+        Source("redis", lambda: _redis(deployment, shared)),
         Source("postgres", lambda: _postgres(deployment)),
         Source("broker", lambda: _broker(deployment)),
     ]
@@ -109,19 +119,86 @@ def refresh(sources: Sequence[Source]) -> None:
             source.late()
 
 
-def _redis(deployment: Deployment) -> list[Sample]:
+def _redis(deployment: Deployment, shared: float) -> list[Sample]:
     claims = deployment.claims
-    found = [Sample("nexus_claims", (state,), number) for state, number in claims.state_counts().items()]
-    found.append(Sample("nexus_oldest_pending_seconds", (), claims.oldest_pending()))
-    for field, number in sorted(claims.totals().items()):
-        what, *labels = field.split("|", 2)
-        name, unit = _TOTALS.get(what, ("", 0.0))
-        if name and len(labels) == len(METRICS[name].labels):  # not so for a counter of a later release
-            found.append(Sample(name, tuple(labels), number * unit))
+    found = counters(claims.totals())
+    figures = claims.figures(max_age=shared, longest=LONGEST)
+    found += _claims(figures, found, named=deployment.settings.metrics_namespaces)
     found += [Sample("nexus_kind_paused", (kind,), 1.0) for kind in claims.paused()]
     found += [Sample("nexus_held_threads", (worker,), held) for worker, (held, _) in claims.held_threads().items()]
     found.append(Sample("nexus_quarantined_messages", (), quarantine.count(claims)[1]))
     return found
+
+
+def _claims(figures: Mapping[str, Any], known: Sequence[Sample], *, named: bool) -> list[Sample]:
+    """What ``lua/figures.lua`` has counted; 0 for kinds and reasons that only the counters know.
+
+    Args:
+        known: the counters.
+        named: whether namespaces are named.
+    """
+
+    def since(moment: str) -> float:
+        return max(0.0, (figures["now"] - figures[moment]) / 1000) if figures.get(moment) else 0.0
+
+    claims, waiting = figures["claims"], figures["waiting"]
+    kinds = {one.labels[0] for one in known if one.name == "nexus_jobs_requested_total"}.union(*claims.values())
+    reasons = {one.labels[1] for one in known if one.name == "nexus_waits_total"}.union(waiting)
+    found = [
+        Sample("nexus_claims", (kind, state), claims[state].get(kind, 0))
+        for kind in sorted(kinds)
+        for state in sorted(claims)
+    ]
+    found += [Sample("nexus_waiting", (reason,), waiting.get(reason, 0)) for reason in sorted(reasons)]
+    if figures.get("swept_at"):
+        found.append(Sample("nexus_sweep_age_seconds", (), since("swept_at")))
+    for rank, (namespace, number) in enumerate(figures["lines"] or (), start=1):
+        found.append(Sample("nexus_line_length", (str(rank), namespace if named else ""), number))
+    return [
+        *found,
+        Sample("nexus_oldest_pending_seconds", (), since("oldest_pending")),
+        Sample("nexus_overdue_seconds", ("due",), since("oldest_due")),
+        Sample("nexus_overdue_seconds", ("lease",), since("oldest_lease")),
+    ]
+
+
+def counters(totals: Mapping[str, int]) -> list[Sample]:
+    """The counters that Redis has, as samples. A counter of a later release is left out."""
+    found = []
+    sums: dict[tuple[str, str], float] = {}
+    buckets: dict[tuple[str, str], list[int]] = {}
+    for field, number in sorted(totals.items()):
+        what, _, rest = field.partition("|")
+        name, unit = _TOTALS.get(what, ("", 0.0))
+        if name:
+            labels = tuple(rest.split("|", len(METRICS[name].labels) - 1))
+            if len(labels) == len(METRICS[name].labels):
+                found.append(Sample(name, labels, number * unit))
+        elif what in ("run_ms", "wait_ms"):
+            sums[what[:-3], rest] = number / 1000
+        elif what in ("run_le", "wait_le"):
+            kind, _, bound = rest.rpartition("|")
+            place = len(BOUNDS) if bound == "inf" else bisect_left(BOUNDS, int(bound) / 1000)
+            buckets.setdefault((what[:-3], kind), [0] * (len(BOUNDS) + 1))[place] += number
+    for (what, kind), counts in buckets.items():
+        found.append(Sample(f"nexus_{what}_seconds", (kind,), sums.get((what, kind), 0.0), tuple(counts)))
+        if what == "wait":  # every run that begins has waited
+            found.append(Sample("nexus_runs_begun_total", (kind,), sum(counts)))
+    return found
+
+
+def buffer_of(deployment: Deployment) -> Source:
+    """The session buffer of this machine. It is no dependency."""
+
+    def read() -> list[Sample]:
+        size, oldest = deployment.buffer.backlog()
+        age = max(0.0, time.time() - oldest) if oldest else 0.0
+        return [
+            Sample("nexus_process_buffer_bytes", (), size),
+            Sample("nexus_process_buffer_oldest_seconds", (), age),
+        ]
+
+    return Source("buffer", read)
 
 
 def _postgres(deployment: Deployment) -> list[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,6 +75,47 @@ def test_a_duplicate_that_changes_nothing_writes_nothing(bench: Bench) -> None:
 def _writes(bench: Bench) -> int:
     """How many times the server has been told to write a hash, from scripts too."""
     return int(bench.claims.redis.info("commandstats")["cmdstat_hset"]["calls"])
+
+
+def test_a_request_alone_is_answered_as_one_among_others(bench: Bench) -> None:
+    """A request alone that adds nothing has a shorter way through the script: it must end as the longer way does."""
+    urgencies, extra = ("", "dream", "live", "urgent"), itertools.count()
+    asked = [
+        {"urgency": urgency, "force": force, "reasons": reasons}
+        for urgency, force, reasons in itertools.product(urgencies, (False, True), ((), ("x",)))
+    ]
+    states = ("pending", "delayed", "in line", "running")
+    for state, first, then in itertools.product(states, asked[::2], asked):
+        if state == "in line" and not first["urgency"] and then["urgency"] == "dream":
+            continue  # the claim keeps its place, which `check` counts as a dream's place before others
+        alone, among = (bench.request(f"{next(extra)}", namespace=f"n{next(extra)}", **first) for _ in range(2))
+        for one in (alone, among):
+            if state == "in line":
+                bench.claims.claim([bench.request(f"{next(extra)}", namespace=one.namespace) for _ in range(8)])
+            bench.claims.claim([replace(one, delay=60.0 if state == "delayed" else 0.0)])
+            if state == "running":
+                bench.run(one, claim=False)
+        again = [
+            replace(tagged(one, *then["reasons"], force=then["force"], urgency=then["urgency"]))
+            for one in (alone, among)
+        ]
+        [short] = bench.claims.claim([again[0]])
+        long = bench.claims.claim([again[1], bench.request(f"{next(extra)}")])[0]
+        assert (short.outcome, short.job_id == alone.id) == (long.outcome, long.job_id == among.id), (
+            state,
+            first,
+            then,
+        )
+        left, right = bench.fields(alone), bench.fields(among)
+        differ = {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
+        assert differ <= _OF_EACH_CLAIM, (state, first, then, differ)
+
+
+# Ids, times and names, which two claims never share.
+_OF_EACH_CLAIM = {
+    *("id", "namespace", "scope", "args", "rerun_id", "rerun_args", "token"),
+    *("enqueued_at", "published_at", "due_at", "started_at", "lease_until"),
+}
 
 
 def test_the_kind_and_the_scope_make_the_key_and_the_namespace_only_by_being_in_it(bench: Bench) -> None:

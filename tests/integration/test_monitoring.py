@@ -17,15 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, digest_session
+from nexus_tasks.idempotency import claims as claims_of_redis
 from nexus_tasks.idempotency.worker import vitals
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.vitals import Vitals
+from nexus_tasks.llm.base import Usage
+from nexus_tasks.model_totals import count_call
 from nexus_tasks.monitoring import endpoint, sources
-from nexus_tasks.monitoring.definitions import METRICS, MOST_LABELS, Sample, bounded
+from nexus_tasks.monitoring.definitions import BOUNDS, METRICS, MOST_LABELS, Sample, bounded, cumulative
 from nexus_tasks.monitoring.endpoint import Monitor
+from nexus_tasks.monitoring.sources import counters
+from nexus_tasks.storage.ledger import PaidCall, cost_usd
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, say, work
 from tests.sandbox import Sandbox, Worker, eventually
@@ -72,6 +79,14 @@ def test_a_worker_counts_what_its_runs_did(here: Sandbox, pool: str) -> None:
     assert found["nexus_runs_begun_total", "derive_memory"] >= 1
     assert found["nexus_dependency_up", "postgres"] == found["nexus_dependency_up", "redis"] == 1
     assert found["nexus_process_pool_slots",] == 2
+    assert found["nexus_jobs_requested_total", "derive_memory", "enqueued"] == 2
+    assert found["nexus_wait_seconds_bucket", "+Inf", "derive_memory"] >= 1
+    assert found["nexus_run_seconds_count", "derive_memory"] >= 1
+    assert found["nexus_run_seconds_bucket", "30", "derive_memory"] == found["nexus_run_seconds_count", "derive_memory"]
+    assert found["nexus_claims", "derive_memory", "running"] == 0
+    assert found["nexus_model_calls_total", "derive", "live", "offline"] >= 1
+    if pool == "processes":
+        eventually(lambda: "nexus_process_pool_heartbeat_age_seconds " in get(port, "metrics")[1])
     assert ("nexus_queued_messages", "derive") in found
     loops = {"nexus-sweep", "nexus-reconcile", "consumer"}  # the watchdog first asks the consumer after 5 s
     eventually(
@@ -89,7 +104,7 @@ def test_the_metrics_in_the_docs_are_those_of_the_endpoint() -> None:
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| (`nexus_.*?) \|", page, re.MULTILINE))
     names = {name for row in told for name in re.findall(r"`(\w+)`", row)}
-    assert names == {name for name, metric in METRICS.items() if "namespace" not in metric.labels}
+    assert names == {name for name, metric in METRICS.items() if metric.labels[:1] != ("namespace",)}
 
 
 def test_a_second_worker_takes_the_next_port(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +236,114 @@ def test_health_asks_the_worker(here: Sandbox, monkeypatch: pytest.MonkeyPatch) 
     assert "NEXUS_METRICS_PORT" in nexus("health").stderr
 
 
+@pytest.mark.long
+def test_a_stuck_process_of_the_pool_is_seen(here: Sandbox) -> None:
+    """The main process of this worker goes on, and one of its children is frozen."""
+    say("I drink green tea.", end=True)
+    worker = here.worker(pool="processes", concurrency=1, NEXUS_METRICS_PORT=str(free_port()), NEXUS_LEASE_SECONDS="3")
+    port = port_of(worker)
+    eventually(lambda: "nexus_process_pool_heartbeat_age_seconds " in get(port, "metrics")[1])
+    assert get(port, "livez")[0] == 200
+    [child] = psutil.Process(worker.process.pid).children()
+    child.suspend()
+    eventually(lambda: get(port, "livez")[0] == 503, within=30)
+    assert "In 1 of the pool's processes" in get(port, "livez")[1]
+    child.resume()
+    eventually(lambda: get(port, "livez")[0] == 200, within=10)
+
+
+def samples_of(monitor: Monitor) -> dict[tuple[str, ...], float]:
+    return {(one.name, *one.labels): one.value for one in monitor.samples()}
+
+
+def test_every_state_kind_and_line_is_counted(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    for namespace, number in (("big", 12), ("small", 10)):  # 8 wake-ups are on their way, the others in line
+        for n in range(number):
+            digest_session.delay(namespace=namespace, session_key=f"s{n}")
+    digest_session.apply_async(kwargs={"namespace": "big", "session_key": "later"}, countdown=60)
+    digest_session.delay(namespace="big", session_key="s0")
+    found = samples_of(Monitor(here.deployment, shared=0))
+    assert found["nexus_claims", "digest_session", "pending"] == 16
+    assert found["nexus_claims", "digest_session", "in_line"] == found["nexus_waiting", "concurrency"] == 6
+    assert found["nexus_claims", "digest_session", "waiting"] == found["nexus_waiting", "delay"] == 1
+    assert found["nexus_jobs_requested_total", "digest_session", "enqueued"] == 23
+    assert found["nexus_jobs_requested_total", "digest_session", "merged"] == 1
+    assert (found["nexus_line_length", "1", ""], found["nexus_line_length", "2", ""]) == (4, 2)
+    monkeypatch.setenv("NEXUS_METRICS_NAMESPACES", "true")
+    with here.another() as other:
+        named = samples_of(Monitor(other, shared=0))
+    assert named["nexus_line_length", "1", "big"] == 4
+    # Of many claims, some are drawn at random.
+    drawn = json.loads(here.deployment.claims._run("figures", [], 0, 4, 1))
+    assert drawn["claims"]["pending"] == {"digest_session": 16}
+    assert drawn["lines"] == [["big", 4]]
+
+
+def test_processes_share_what_costs_redis_more(here: Sandbox) -> None:
+    first, second = Monitor(here.deployment), Monitor(here.deployment)
+    assert samples_of(first).get(("nexus_claims", "digest_session", "pending"), 0) == 0
+    digest_session.delay(namespace="acme", session_key="s")
+    assert samples_of(second)["nexus_claims", "digest_session", "pending"] == 0, "not the figures that `first` has read"
+    assert samples_of(Monitor(here.deployment, shared=0))["nexus_claims", "digest_session", "pending"] == 1
+
+
+def test_retries_crashes_and_restored_jobs_are_counted(here: Sandbox) -> None:
+    claims, kind = here.deployment.claims, here.deployment.engine.kind("digest_session")
+    [request] = [kind.request_for(kind.load({"namespace": "acme", "session_key": "s"}))]
+    claims.claim([request])
+    _, claim, _ = claims.begin(request, "dead-1", lease=10, cap=1, gathers=False, published_at="")
+    assert claim
+    claims.wait([claim], "retry", 0.0, retry=True)
+    claims.sweep_due(10)
+    claims.begin(request, "dead-2", lease=10, cap=1, gathers=False, published_at="")
+    claims.sweep_leases(10, attempts=5, token="sweep-1", lease=10, due_in=0, held_by="dead")
+    found = samples_of(Monitor(here.deployment, shared=0))
+    assert found["nexus_retries_total", "digest_session"] == found["nexus_crashes_total", "digest_session"] == 1
+    say("I drink green tea.")
+    here.flush()
+    Reconciler(here.deployment.engine).round()
+    found = samples_of(Monitor(here.deployment, shared=0))
+    assert found["nexus_jobs_restored_total", "derive_memory"] == 1
+    assert ("nexus_retries_total", "digest_session") not in found, "Redis was emptied"
+
+
+def test_the_bounds_of_the_histograms_are_those_that_redis_counts() -> None:
+    lua = (Path(claims_of_redis.__file__).parent / "lua" / "common.lua").read_text()
+    told = re.search(r"local BOUNDS = \{(.*)\}", lua)
+    assert told
+    assert [int(bound) / 1000 for bound in told[1].split(",")] == list(BOUNDS)
+    found = {one.name: one for one in counters({"wait_le|k|100": 2, "wait_le|k|inf": 1, "wait_ms|k": 5_000})}
+    assert found["nexus_wait_seconds"].value == 5.0
+    assert cumulative(found["nexus_wait_seconds"])[0] == ("0.1", 2)
+    assert cumulative(found["nexus_wait_seconds"])[-1] == ("+Inf", 3)
+    assert found["nexus_runs_begun_total"].value == 3
+
+
+def test_a_model_call_is_counted(here: Sandbox) -> None:
+    usage = Usage(input_tokens=10, output_tokens=5, cache_write_tokens=0, cache_read_tokens=90)
+    price = here.deployment.settings.price_of("claude-haiku-4-5")
+    for batched in (False, True):
+        call = PaidCall(
+            job_id="j", purpose="digest", model="a|b", usage=usage, price=price, seconds=2.5, batched=batched
+        )
+        count_call(here.deployment.claims, call)
+    found = samples_of(Monitor(here.deployment, shared=0))
+    assert found["nexus_model_calls_total", "digest", "a_b", "live"] == 1
+    assert found["nexus_model_calls_total", "digest", "a_b", "batch"] == 1
+    assert found["nexus_model_tokens_total", "digest", "a_b", "cache_read"] == 180
+    assert found["nexus_model_call_seconds_total", "digest", "a_b"] == 2.5
+    live, batch = (found["nexus_model_cost_usd_total", "digest", "a_b", mode] for mode in ("live", "batch"))
+    assert live == pytest.approx(2 * batch)
+    assert live == pytest.approx(float(cost_usd(usage, price)), abs=1e-9)
+
+
 def test_labels_are_bounded() -> None:
     many = [Sample("nexus_runs_begun_total", (f"kind{n}",), 1.0) for n in range(MOST_LABELS + 50)]
     found = bounded(many)
     assert len(found) == MOST_LABELS + 1
     assert found[-1] == Sample("nexus_runs_begun_total", ("other",), 50.0)
+    many = [Sample("nexus_run_seconds", (f"kind{n}",), 1.0, (1, 2)) for n in range(MOST_LABELS + 2)]
+    assert bounded(many)[-1] == Sample("nexus_run_seconds", ("other",), 2.0, (2, 4))
 
 
 @pytest.mark.usefixtures("here")

@@ -53,8 +53,7 @@ elseif number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')) >= 
 else
   trace(key, request)
   to_running(key, token, lease, true)
-  total('begun', f[1], 1)
-  total('wait_ms', f[1], math.max(now - number(field(key, 'enqueued_at')), 0))
+  observe('wait', f[1], field(key, 'enqueued_at'))
   redis.call('HSET', key, 'worker', ARGV[9])
   flags_to_run(key)
   if ARGV[5] == '1' then redis.call('HSET', key, 'open', '1') end

@@ -62,7 +62,9 @@
 --   <prefix>:clock                   string  the server's time in ms, as the last sweep wrote it (see sweep_clock.lua)
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
 --   <prefix>:totals                  hash    counters for metrics: how often claims of a kind passed from state to state.
---                                            Its fields are listed at `total`
+--                                            Its fields are listed at `total`. Model calls are counted there too, see
+--                                            `Claims.count_model_call`
+--   <prefix>:figures                 string  figures for metrics that a process has read a moment ago (see figures.lua)
 --   <prefix>:checked                 string  the cursor of SCAN at which the next check of the counters goes on
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
@@ -143,14 +145,33 @@ end
 
 local function cap_of(namespace) return number(redis.call('GET', cap_key(namespace)) or DEFAULT_CAP) end
 
--- Adds to a counter for metrics. Its name is `what`, the kind, and for `ended` the status, for `waits` the reason:
---   begun, crashes, resent   runs that began; workers' deaths during a run; messages that were lost and sent again
---   ended                    jobs that ended
---   waits                    how often claims began to wait for a time or an event, without waits in a line
---   run_ms, wait_ms          milliseconds that ended runs lasted, and from a job's request to the start of its runs
+-- Adds to a counter for metrics. Its name is `what`, the kind, and for some a detail:
+--   asked|outcome       requests for jobs, by the outcome that claim.lua returns
+--   ended|status        jobs that ended
+--   waits|reason        how often claims began to wait for a time or an event, without waits in a line
+--   crashes, resent     workers' deaths during a run; messages that were lost and sent again
+--   retries, restored   failed runs that are tried again; jobs that Redis had lost and storage has asked for again
+--   run_ms, run_le      of ended runs: milliseconds that they lasted; their number by bound (see `observe`)
+--   wait_ms, wait_le    of begun runs: milliseconds since the job's request; their number by bound
 local function total(what, kind, by, detail)
   local name = what .. '|' .. kind .. (detail and '|' .. detail or '')
   redis.call('HINCRBY', prefix .. ':totals', name, integer(by))
+end
+
+-- The bounds of the histograms, in ms. `BOUNDS` in monitoring/definitions.py is the same list.
+local BOUNDS = { 100, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000, 600000, 3600000, 21600000, 86400000 }
+
+-- Adds a duration to a histogram for metrics: to its sum, and to the number of durations up to the next bound.
+local function observe(what, kind, since)
+  local ms, bound = math.max(now - number(since), 0), 'inf'
+  for i = 1, #BOUNDS do
+    if ms <= BOUNDS[i] then
+      bound = integer(BOUNDS[i])
+      break
+    end
+  end
+  total(what .. '_ms', kind, ms)
+  total(what .. '_le', kind, 1, bound)
 end
 
 local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
@@ -552,7 +573,7 @@ local function conclude(key, status, wakeups, own)
   local id, ids = field(key, 'id'), ids_of(key)
   local run = redis.call('HMGET', key, 'kind', 'slot', 'started_at')
   total('ended', run[1], 1, status)
-  if run[2] then total('run_ms', run[1], math.max(now - number(run[3]), 0)) end
+  if run[2] then observe('run', run[1], run[3]) end
   settle_parked(key, ids, status, id, wakeups, own)
   forget_ids(field(key, 'kind'), ids)
   local rerun = field(key, 'rerun_id')

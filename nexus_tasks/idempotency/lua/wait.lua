@@ -21,6 +21,7 @@ for i, key in ipairs(KEYS) do
     flags_from_run(key)
     if ARGV[6] == '1' then
       redis.call('HINCRBY', key, 'retries', 1)
+      total('retries', field(key, 'kind'), 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
       redis.call('HDEL', key, 'failing_since') -- the run did not fail, so the time of failing starts anew

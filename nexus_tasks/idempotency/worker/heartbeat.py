@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.worker import pool_children
 from nexus_tasks.idempotency.worker.vitals import HEARTBEAT, Vitals
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stopped.wait(self._lease / 3):
             self._vitals.turned(HEARTBEAT)
+            pool_children.note_turn()
             try:
                 self._each_beat()
                 self._renew()

@@ -125,7 +125,10 @@ class Reconciler:
         missing = [rows[i] for i in self.claims.missing(kind.name, scopes)]
         requests = [row if isinstance(row, Request) else kind.request_for(row) for row in missing]
         tickets = self.engine.publisher.enqueue([request.renewed() for request in requests])
-        return sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)
+        made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)
+        if made:
+            self.claims.count({f"restored|{kind.name}": made})
+        return made
 
 
 class ReconcileStep(BackgroundStep):

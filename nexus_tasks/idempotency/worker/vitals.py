@@ -7,6 +7,7 @@ steps (the sweep, reconcile and others), and the watchdog for the event loop of 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 # Seconds after which a loop that was asked to turn counts as stuck. The watchdog asks every 5 s, so a stuck consumer is
 # seen within 25 s. An event loop that waits for a dead connection goes on after 5 s (``config.ANSWER_WITHIN``).
@@ -45,15 +46,22 @@ class Vitals:
         now = time.monotonic()
         return {name: now - at for name, at in sorted(self._turned.copy().items())}
 
-    def stuck(self, *, lease: float) -> list[str]:
-        """Sentences about loops that are stuck; empty while the process lives. ``lease`` is in seconds.
+    def stuck(self, *, lease: float, children: Sequence[float] = ()) -> list[str]:
+        """Sentences about loops that are stuck; empty while the process lives.
 
         A loop that waits for a server is not stuck: restarting the worker would not help.
+
+        Args:
+            lease: seconds.
+            children: seconds since the heartbeats of the pool's children last turned.
         """
         found, asked, now = [], self._asked_at, time.monotonic()
         if asked is not None and now - asked > STUCK_AFTER:
             found.append(f"The event loop of the consumer has not turned for {now - asked:.0f} s.")
+        longest = max(STUCK_AFTER, 3 * lease)
         beat = self.ages().get(HEARTBEAT, 0.0)
-        if beat > max(STUCK_AFTER, 3 * lease):
+        if beat > longest:
             found.append(f"The heartbeat has renewed no lease for {beat:.0f} s.")
+        if late := [age for age in children if age > longest]:
+            found.append(f"In {len(late)} of the pool's processes no lease was renewed for {max(late):.0f} s.")
         return found
