@@ -121,7 +121,7 @@ class UnsupportedOption(NexusError, TypeError):
 class ConfigurationError(NexusError):
     """A setting is missing or contradicts another."""
 
-    default_remedy = "Compare the NEXUS_* variables with the settings table of the README, then run `nexus doctor`."
+    default_remedy = "Compare the NEXUS_* variables with the table in docs/settings.md, then run `nexus doctor`."
 
 
 class SchemaOutdated(NexusError):

@@ -27,7 +27,7 @@ class Mistyped(NamedTuple):
     def __str__(self) -> str:
         if self.meant:
             return f"{self.name} is no setting and is ignored. Did you mean {self.meant}?"
-        return f"{self.name} is no setting and is ignored. The README lists the settings."
+        return f"{self.name} is no setting and is ignored. docs/settings.md lists the settings."
 
 
 def mistyped_settings() -> list[Mistyped]:

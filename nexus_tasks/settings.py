@@ -1,6 +1,6 @@
 """The settings of a deployment, which the ``NEXUS_*`` environment variables set.
 
-A test compares the descriptions in :class:`Settings` with the README's table.
+A test compares the descriptions in :class:`Settings` with the table in ``docs/settings.md``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rabbitmq import _free_ports
+from tests.rabbitmq import free_ports
 from tests.sandbox import eventually
 
 
@@ -47,7 +47,7 @@ class Prometheus:
 @contextmanager
 def scraping(ports: Sequence[int], rules: Path, *, every: str = "1s") -> Iterator[Prometheus]:
     """A server that scrapes these ports as the job ``nexus-tasks``, and evaluates the rules."""
-    [port] = _free_ports(1)
+    [port] = free_ports(1)
     folder = Path(tempfile.mkdtemp(prefix="prom", dir="/tmp"))
     configuration = {
         "global": {"scrape_interval": every, "evaluation_interval": every},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_readme import folder, run
+from tests.acceptance.test_first_pages import folder, run
 from tests.transcripts.generate import day_at_work
 
 __all__ = ["folder"]  # the fixture: a user's folder whose servers end with it

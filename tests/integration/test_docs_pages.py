@@ -1,7 +1,7 @@
 """Every page of the docs, executed in order in one Python, as its reader pastes it; each page has its own namespaces.
 
-A worker runs between the blocks, and the page prints what it says. The README, and the pages on the buffer and on
-coding agents, are executed by ``tests/acceptance`` with the real stack.
+A worker runs between the blocks, and the page prints what it says. The README, the tutorial, and the pages on the
+buffer and on coding agents, are executed by ``tests/acceptance`` with the real stack.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ INLINE = (
     "tenants",
 )
 ELSEWHERE = {
-    "README": "tests/acceptance/test_readme.py",
+    "README": "tests/acceptance/test_first_pages.py",
+    "tutorial": "tests/acceptance/test_first_pages.py",
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }
@@ -184,9 +185,9 @@ def _namespaces(text: str) -> set[str]:
     return {name for found in re.findall(f"{called}|{typed}", text) for name in found if name}
 
 
-def test_the_readmes_line_of_jsonl_is_stored_after_its_python() -> None:
-    [program] = [text for language, text in blocks(ROOT / "README.md") if language == "python"]
-    [line] = [json.loads(text) for language, text in blocks(ROOT / "README.md") if language == "json"]
+def test_the_tutorials_line_of_jsonl_is_stored_after_its_python() -> None:
+    [program] = [text for language, text in blocks(DOCS / "tutorial.md") if language == "python"]
+    [line] = [json.loads(text) for language, text in blocks(DOCS / "tutorial.md") if language == "json"]
     assert f'"{line["session"]}"' not in program
 
 

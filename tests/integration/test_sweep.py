@@ -377,6 +377,8 @@ def test_a_pause_is_lifted_when_its_cause_is_gone(
     monkeypatch.undo()
     sweeper.tick()
     eventually(lambda: not bench.claims.paused() and bench.claims.counts("acme") == {"pending": 1}, within=60)
+    # The thread still sends the message. It must not outlive the connections of the test.
+    eventually(lambda: all(thread.name != "nexus-probe" for thread in threading.enumerate()), within=60)
 
 
 def _raise(error: BaseException) -> None:

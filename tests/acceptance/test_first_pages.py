@@ -1,4 +1,4 @@
-"""The README's commands and code, executed as written, in their order, by a user with nothing but the package."""
+"""The README and the tutorial, executed as written, in order, by a user with nothing but the package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 
 from nexus_tasks import embedded
 
-README = Path(__file__).parents[2] / "README.md"
-# `make` is what runs this test; the package is installed already; the production block needs servers and a model.
+ROOT = Path(__file__).parents[2]
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+# `make` is what runs this test, and the package is installed already.
 LEFT_OUT = ("make ", "pip install")
 
 
@@ -39,14 +40,14 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "NEXUS_HOME": str(folder / "home"), "HOME": str(folder), "COLUMNS": "80"}
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str) -> list[str]:
+    """The page's fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[str]:
+def commands(page: Path) -> list[str]:
     """Every command of the console blocks, comments off."""
-    lines = (line for block in blocks("console") for line in block.splitlines() if line.startswith("$ "))
+    lines = (line for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ "))
     found = [line[2:].split("  #")[0].strip() for line in lines]
     return [command for command in found if not command.startswith(LEFT_OUT)]
 
@@ -66,22 +67,40 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.long
-def test_the_readme_works_as_written(folder: Path) -> None:
-    [code] = blocks("python")
-    [line] = blocks("json")
-    (folder / "chat.jsonl").write_text(line, encoding="utf-8")
+def follow(page: Path, folder: Path) -> tuple[str, dict[str, str]]:
+    """Do what a page says. Returns the output of its Python, and of each command after it."""
+    [code] = blocks(page, "python")
     (folder / "example.py").write_text(code, encoding="utf-8")
-    todo = commands()
+    todo = commands(page)
     assert todo[0] == "nexus up --detach"
     assert todo[-1] == "nexus down"
     run(todo[0], folder)
     said = run(f"{sys.executable} example.py", folder)
+    return said, {command: run(command, folder) for command in todo[1:]}
+
+
+@pytest.mark.long
+def test_the_readme_works_as_written(folder: Path) -> None:
+    said, output = follow(README, folder)
+    assert "completed" in said
+    assert "Lisbon" in said
+    assert "[m" in said
+    assert "Lisbon" in output['nexus search "where does ann live" --namespace readme']
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+@pytest.mark.long
+def test_the_tutorial_works_as_written(folder: Path) -> None:
+    [line] = blocks(TUTORIAL, "json")
+    (folder / "chat.jsonl").write_text(line, encoding="utf-8")
+    said, output = follow(TUTORIAL, folder)
     assert "3 stored, 3 jobs queued" in said
     assert "completed" in said
     assert "green tea" in said
     assert "[m" in said
     assert "unchanged" in said
-    output = {command: run(command, folder) for command in todo[1:]}
     assert output["nexus ingest chat.jsonl --namespace acme --wait"].startswith("Stored 1 message in namespace acme.")
     assert "Lisbon" in output['nexus search "where does ann live" --namespace acme']

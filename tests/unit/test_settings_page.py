@@ -1,4 +1,4 @@
-"""The README's settings table says what the class says."""
+"""The page on settings says what the class says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nexus_tasks.settings import Settings
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 def test_the_settings_table_is_the_settings_class() -> None:
-    rows = re.findall(r"^\| `NEXUS_(\w+)` \| (.*?) \| (.*) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `NEXUS_(\w+)` \| (.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     expected = []
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
