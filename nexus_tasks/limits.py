@@ -1,7 +1,7 @@
-"""The limits of input: what a call, an import or an MCP client may send at most.
+"""The limits of input: what a call, an import or a client over HTTP may send at most.
 
-Beyond a limit, a call raises :class:`~nexus_tasks.errors.InvalidInput` before it stores anything, and MCP over HTTP
-answers with a status of its own. A test compares this module with the table in ``docs/limits.md``.
+Beyond a limit, a call raises :class:`~nexus_tasks.errors.InvalidInput` before it stores anything, and a server over
+HTTP answers with a status of its own. A test compares this module with the table in ``docs/limits.md``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FILE_BYTES = 268_435_456  # of a file or stream of messages
 FILE_LINES = 500_000
 FILE_LINE_BYTES = 33_554_432
 
-# --- MCP over HTTP ----------------------------------------------------------------------------------------------------
-MCP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
-MCP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
-MCP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
-MCP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408
+# --- MCP and the API over HTTP ----------------------------------------------------------------------------------------
+HTTP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
+HTTP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
+HTTP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
+HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408

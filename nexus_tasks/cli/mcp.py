@@ -41,6 +41,7 @@ def mcp(
     try:
         from nexus_tasks.integrations.mcp import http as over_http
         from nexus_tasks.integrations.mcp.server import server
+        from nexus_tasks.integrations.serving.listening import address
         from nexus_tasks.services.access import TokenChecker
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "uvicorn", "starlette"):
@@ -51,7 +52,7 @@ def mcp(
     if http is None:
         server(namespace).run("stdio")
         return
-    host, port = over_http.address(http)
+    host, port = address(http)
     token = load_settings().mcp_token
     secret = token.get_secret_value() if token else ""
     memory = server(namespace)

@@ -20,7 +20,6 @@ from typing import Any
 import httpx2
 import pytest
 import typer
-import uvicorn
 from sqlalchemy import event
 
 from nexus_tasks import Message, Nexus, limits
@@ -29,12 +28,14 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency import quarantine
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
+from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.storage import tenancy, topics
 from nexus_tasks.storage.transfer import reading
 from tests.commandline import nexus
 from tests.integration.inline import say, work
+from tests.integration.served import served
 from tests.integration.test_nonsense import leaves
-from tests.sandbox import Sandbox, eventually
+from tests.sandbox import Sandbox
 
 NAMESPACE, TOKEN = "limits", "token-" + "0123456789" * 3
 pytestmark = pytest.mark.usefixtures("here")
@@ -345,30 +346,20 @@ def test_an_import_holds_few_long_lines_at_a_time(tmp_path: Path, monkeypatch: p
 # --- MCP over HTTP ----------------------------------------------------------------------------------------------------
 @contextmanager
 def serving() -> Iterator[int]:
-    with socket.socket() as listening:
-        listening.bind((http.LOOPBACK, 0))
-        port = listening.getsockname()[1]
-        running = uvicorn.Server(http.configuration(http.application(server(NAMESPACE), TOKEN, http.LOOPBACK, port)))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            eventually(lambda: running.started, within=60)
-            yield port
-        finally:
-            running.should_exit = True
-            thread.join(60)
+    with served(lambda port: http.application(server(NAMESPACE), TOKEN, LOOPBACK, port)) as port:
+        yield port
 
 
 def post(port: int, body: dict[str, Any], **headers: str) -> httpx2.Response:
     given = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream", **headers}
-    return httpx2.post(f"http://{http.LOOPBACK}:{port}{http.PATH}", json=body, headers=given, timeout=60)
+    return httpx2.post(f"http://{LOOPBACK}:{port}{http.PATH}", json=body, headers=given, timeout=60)
 
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 def half_sent(port: int, sent: bytes) -> socket.socket:
-    connection = socket.create_connection((http.LOOPBACK, port), timeout=60)
+    connection = socket.create_connection((LOOPBACK, port), timeout=60)
     connection.sendall(sent)
     return connection
 
@@ -382,10 +373,10 @@ def answer(connection: socket.socket) -> bytes:
 
 def test_mcp_answers_413_and_431_and_goes_on() -> None:
     with serving() as port:
-        call = {"name": "remember", "arguments": {"text": "x" * limits.MCP_BODY_BYTES}}
+        call = {"name": "remember", "arguments": {"text": "x" * limits.HTTP_BODY_BYTES}}
         refused = post(port, {**PING, "method": "tools/call", "params": call})
         assert (refused.status_code, "8,000,000" in refused.text) == (413, True)
-        connection = half_sent(port, b"GET /mcp HTTP/1.1\r\nX: " + b"x" * (limits.MCP_HEADER_BYTES + 1_000))
+        connection = half_sent(port, b"GET /mcp HTTP/1.1\r\nX: " + b"x" * (limits.HTTP_HEADER_BYTES + 1_000))
         with connection:
             assert b"431" in answer(connection)
         assert post(port, PING).status_code == 200
@@ -400,8 +391,8 @@ def test_mcp_gives_an_error_for_too_long_a_message() -> None:
 
 
 def test_half_sent_requests_neither_stop_the_server_nor_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MCP_REQUEST_SECONDS", 3)
-    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 50)
+    monkeypatch.setattr(limits, "HTTP_REQUEST_SECONDS", 3)
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 50)
     with serving() as port, ExitStack() as stack:
         half = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
         opened = [stack.enter_context(half_sent(port, sent)) for sent in [half, half + b"\r\n{", b""] * 40]
@@ -419,16 +410,16 @@ def test_a_good_request_is_answered_while_1100_are_half_sent() -> None:
         opened = [stack.enter_context(half_sent(port, half)) for _ in range(1_100)]
         began = time.monotonic()
         assert post(port, PING).status_code == 200
-        assert time.monotonic() - began < limits.MCP_REQUEST_SECONDS / 2
+        assert time.monotonic() - began < limits.HTTP_REQUEST_SECONDS / 2
         refused = [one for one in opened if readable(one)]
-        assert len(refused) >= 1_100 - limits.MCP_CONNECTIONS
+        assert len(refused) >= 1_100 - limits.HTTP_CONNECTIONS
         assert b"429" in answer(refused[0])
         call = {"name": "remember", "arguments": {"text": "Tea is hot."}}
         assert not post(port, {**PING, "method": "tools/call", "params": call}).json()["result"]["isError"]
 
 
 def test_a_connection_is_refused_when_every_other_has_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 2)
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 2)
     held, begun = threading.Event(), threading.Semaphore(0)
 
     def status(*_args: object, **_options: object) -> object:

@@ -9,14 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import httpx2
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -29,7 +27,9 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.errors import ConfigurationError, InvalidInput
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import digest_uri, server
+from nexus_tasks.integrations.serving.listening import LOOPBACK, address
 from tests.integration.inline import NAMESPACE, facts, say, work
+from tests.integration.served import served
 from tests.sandbox import Sandbox, eventually
 
 T = TypeVar("T")
@@ -120,8 +120,8 @@ def test_topics_are_resources() -> None:
         entries = json.loads((await client.read_resource(f"nexus://topics/{NAMESPACE}")).contents[0].text)
         return entries, (await client.read_resource(entries[0]["uri"])).contents[0].text
 
-    for served in (NAMESPACE, None):
-        [entry], text = using(Client(server(served)), look)
+    for name in (NAMESPACE, None):
+        [entry], text = using(Client(server(name)), look)
         assert entry["uri"] == f"nexus://topics/{NAMESPACE}/{entry['filename']}"
         assert "I keep thing 2 on shelf 2." in text
 
@@ -266,19 +266,10 @@ def test_over_standard_input_and_output(here: Sandbox) -> None:
 @contextmanager
 def serving(namespace: str) -> Iterator[str]:
     """A server on a port of its own, as ``nexus mcp --http`` runs it."""
-    with socket.socket() as listening:
-        listening.bind((http.LOOPBACK, 0))
-        port = listening.getsockname()[1]
-        application = http.application(server(namespace), TOKEN, http.LOOPBACK, port, allowed=["memory.example"])
-        running = uvicorn.Server(http.configuration(application))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            eventually(lambda: running.started, within=60)
-            yield f"http://{http.LOOPBACK}:{port}{http.PATH}"
-        finally:
-            running.should_exit = True
-            thread.join(60)
+    with served(
+        lambda port: http.application(server(namespace), TOKEN, LOOPBACK, port, allowed=["memory.example"])
+    ) as port:
+        yield f"http://{LOOPBACK}:{port}{http.PATH}"
 
 
 @asynccontextmanager
@@ -354,15 +345,15 @@ def test_over_http_as_a_process_of_its_own(here: Sandbox) -> None:
 
 
 def test_an_address_that_is_taken_is_said() -> None:
-    with socket.create_server((http.LOOPBACK, 0)) as taken:
+    with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*--http"):
-            http.serve(server(NAMESPACE), TOKEN, http.LOOPBACK, port)
+            http.serve(server(NAMESPACE), TOKEN, LOOPBACK, port)
 
 
 def test_no_token_no_http(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="NEXUS_MCP_TOKEN"):
-        http.application(server(None), "", http.LOOPBACK, 0)
+        http.application(server(None), "", LOOPBACK, 0)
     assert "NEXUS_MCP_TOKEN" not in here.environment
     ran = CliRunner().invoke(app, ["mcp", "--http", "0"])
     assert isinstance(ran.exception, ConfigurationError)
@@ -373,9 +364,9 @@ def test_no_token_no_http(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_address_is_this_machine_unless_told_otherwise() -> None:
-    assert http.address("8000") == http.address(":8000") == ("127.0.0.1", 8000)
-    assert http.address("0.0.0.0:80") == ("0.0.0.0", 80)
-    assert http.address("[::1]:80") == ("::1", 80)
+    assert address("8000") == address(":8000") == ("127.0.0.1", 8000)
+    assert address("0.0.0.0:80") == ("0.0.0.0", 80)
+    assert address("[::1]:80") == ("::1", 80)
     for wrong in ("", "localhost", "a:b", "a:99999"):
         with pytest.raises(InvalidInput, match="address"):
-            http.address(wrong)
+            address(wrong)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,21 +11,22 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.integrations.mcp import http
-from nexus_tasks.integrations.mcp.access import current
 from nexus_tasks.integrations.mcp.server import SCOPES, digest_uri, server
+from nexus_tasks.integrations.serving.access import current
+from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.types import NewToken
 from tests.commandline import nexus as command
 from tests.integration.inline import say, work
+from tests.integration.served import served
 from tests.integration.test_mcp import transport, using
-from tests.sandbox import Sandbox, eventually
+from tests.sandbox import Sandbox
 
 STATIC = "the-operators-own-token"
 
@@ -36,19 +35,8 @@ STATIC = "the-operators-own-token"
 def serving(here: Sandbox, namespace: str | None = None, static: str = "") -> Iterator[tuple[str, TokenChecker]]:
     """A server that takes the tokens of namespaces."""
     checker = TokenChecker(here.deployment)
-    with socket.socket() as listening:
-        listening.bind((http.LOOPBACK, 0))
-        port = listening.getsockname()[1]
-        application = http.application(server(namespace), static, http.LOOPBACK, port, checker=checker)
-        running = uvicorn.Server(uvicorn.Config(application, log_level="error"))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            eventually(lambda: running.started, within=60)
-            yield f"http://{http.LOOPBACK}:{port}{http.PATH}", checker
-        finally:
-            running.should_exit = True
-            thread.join(60)
+    with served(lambda port: http.application(server(namespace), static, LOOPBACK, port, checker=checker)) as port:
+        yield f"http://{LOOPBACK}:{port}{http.PATH}", checker
 
 
 def ask(url: str, token: str, tool: str, **arguments: Any) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.integrations.mcp import http
-from nexus_tasks.integrations.mcp.access import check_strength, estimated_bits
 from nexus_tasks.integrations.mcp.server import server
+from nexus_tasks.integrations.serving.access import check_strength, estimated_bits
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from nexus_tasks.integrations.mcp.server import server
 def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
     assert estimated_bits(token) < 128
     with pytest.raises(ConfigurationError, match=r"secrets\.token_urlsafe") as refused:
-        check_strength(token)
+        check_strength(token, "NEXUS_MCP_TOKEN")
     assert len(token) < 10 or token not in str(refused.value)
 
 

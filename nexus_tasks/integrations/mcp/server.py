@@ -19,7 +19,6 @@ from nexus_tasks import __version__, limits
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotAllowed, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
-from nexus_tasks.integrations.mcp.access import Access, current
 from nexus_tasks.integrations.mcp.results import (
     Answered,
     Context,
@@ -31,6 +30,7 @@ from nexus_tasks.integrations.mcp.results import (
     Remembered,
     Status,
 )
+from nexus_tasks.integrations.serving.access import Access, current
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types import Standing

@@ -1,4 +1,4 @@
-"""What the caller of a tool may do: the namespace and the scopes of the token that the request has sent."""
+"""What the caller of a request may do: the namespace and the scopes of the token that the request has sent."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class Access:
     scopes: tuple[str, ...] = TOKEN_SCOPES
     actor: Actor | None = None  # the token, for the audit log; ``None``: the operator's own token, or no token
     refused: Callable[[str], None] = lambda _reason: None  # counts a refused call in the audit log
+
+    @property
+    def operator(self) -> bool:
+        """Whether the caller has the operator's own token."""
+        return self.namespace is None and self.actor is None
 
     def check(self, *scopes: str) -> None:
         """Check that the caller has each of ``scopes``.
@@ -75,11 +80,15 @@ def access_of(checker: TokenChecker, token: str, bound: str | None) -> Access | 
     )
 
 
-def check_strength(token: str) -> None:
+def check_strength(token: str, setting: str) -> None:
     """Check that a token which the operator has chosen has at least 128 bits of entropy, as far as that shows.
 
     The estimate is the number of characters times the logarithm of the size of the alphabet in use. Characters that
     repeat or continue what is before them do not count.
+
+    Args:
+        token: the token.
+        setting: the setting that has the token, for the error.
 
     Raises:
         ConfigurationError: the estimate is lower.
@@ -87,9 +96,9 @@ def check_strength(token: str) -> None:
     bits = estimated_bits(token)
     if bits < ENOUGH_BITS:
         raise ConfigurationError(
-            f"NEXUS_MCP_TOKEN has about {bits:.0f} bits of entropy, and other machines can reach this address.",
+            f"{setting} has about {bits:.0f} bits of entropy, and other machines can reach this address.",
             remedy=f"Use a token of at least {ENOUGH_BITS} bits:"
-            ' NEXUS_MCP_TOKEN=$(python -c "import secrets; print(secrets.token_urlsafe(32))").',
+            f' {setting}=$(python -c "import secrets; print(secrets.token_urlsafe(32))").',
         )
 
 

@@ -1,4 +1,4 @@
-"""Limit what clients of MCP over HTTP may send: headers, body, open connections, and the time for one request.
+"""Limit what clients over HTTP may send: headers, body, open connections, and the time for one request.
 
 uvicorn has no limit for a body, and no time limit for a request that arrives slowly or never completely. So a client
 without the token could open connections until the server has no file descriptor left.
@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 import h11
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nexus_tasks import limits
+from nexus_tasks.integrations.serving import problems
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
 
@@ -33,10 +33,10 @@ class LimitedConnection(H11Protocol):
         new connection is refused.
         """
         super().connection_made(transport)
-        if len(self.connections) > limits.MCP_CONNECTIONS:
+        if len(self.connections) > limits.HTTP_CONNECTIONS:
             waiting = [one for one in self.connections if isinstance(one, LimitedConnection) and one._deadline]
             oldest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0, default=self)
-            oldest._refuse(429, f"At most {limits.MCP_CONNECTIONS:,} connections may be open. Try again later.")
+            oldest._refuse(429, f"At most {limits.HTTP_CONNECTIONS:,} connections may be open. Try again later.")
             if oldest is self:
                 return
         self._expect_request()
@@ -60,12 +60,12 @@ class LimitedConnection(H11Protocol):
         error = sys.exc_info()[1]
         status = getattr(error, "error_status_hint", 400)
         if status == 431:
-            msg = f"The headers have more than {limits.MCP_HEADER_BYTES:,} bytes. Send fewer or shorter ones."
+            msg = f"The headers have more than {limits.HTTP_HEADER_BYTES:,} bytes. Send fewer or shorter ones."
         self._refuse(status if status in _REASONS else 400, msg)
 
     def _expect_request(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(limits.MCP_REQUEST_SECONDS, self._give_up)
+            self._deadline = self.loop.call_later(limits.HTTP_REQUEST_SECONDS, self._give_up)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -73,13 +73,13 @@ class LimitedConnection(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        self._refuse(408, f"The request did not arrive within {limits.MCP_REQUEST_SECONDS} s. Send it again.")
+        self._refuse(408, f"The request did not arrive within {limits.HTTP_REQUEST_SECONDS} s. Send it again.")
 
     def _refuse(self, status: int, text: str) -> None:
         self._stop_waiting()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = text.encode()
-            head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            body = problems.document(status, text)
+            head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {problems.MEDIA_TYPE}\r\n"
             self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         self.transport.close()
 
@@ -99,9 +99,9 @@ class BodyLimit:
         while not read or (read[-1]["type"] == "http.request" and read[-1].get("more_body")):
             read.append(await receive())
             size += len(read[-1].get("body", b""))
-            if size > limits.MCP_BODY_BYTES:
-                said = f"The body has more than {limits.MCP_BODY_BYTES:,} bytes. Send less in one call."
-                await PlainTextResponse(said, 413, {"Connection": "close"})(scope, receive, send)
+            if size > limits.HTTP_BODY_BYTES:
+                said = f"The body has more than {limits.HTTP_BODY_BYTES:,} bytes. Send less in one call."
+                await problems.problem(413, said, headers={"Connection": "close"})(scope, receive, send)
                 return
         read.reverse()
 

@@ -1,0 +1,1 @@
+"""What MCP over HTTP and the HTTP API share: tokens, limits of requests, and listening on an address."""

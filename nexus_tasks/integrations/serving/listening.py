@@ -1,0 +1,69 @@
+"""Parse the address of a server, bind it, and configure uvicorn with the limits of ``limits.py``."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from nexus_tasks import limits
+from nexus_tasks.errors import ConfigurationError, InvalidInput
+from nexus_tasks.integrations.serving.connections import LimitedConnection
+
+LOOPBACK = "127.0.0.1"
+
+
+def address(text: str) -> tuple[str, int]:
+    """Parse ``HOST:PORT``, ``:PORT`` or ``PORT`` into a host and a port. The default host is ``127.0.0.1``.
+
+    Raises:
+        InvalidInput: ``text`` has none of these forms.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= 65_535:
+        raise InvalidInput(f"{text!r} is not an address.", remedy="Give HOST:PORT, or PORT for this machine only.")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens on the address. With the port 0 the system chooses a free port.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot listen on {shown(host)}:{port}: {error.strerror}.",
+            remedy="Give --http another HOST:PORT; port 0 takes a free port.",
+        ) from error
+
+
+def configuration(app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """The configuration of the HTTP server, with the limits of ``limits.py``."""
+    return uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        ws="none",
+        h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES,
+        log_level="warning",
+        access_log=False,
+        **options,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def shown(host: str) -> str:
+    """The host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,94 @@
+"""ASGI middleware that lets only requests with a valid bearer token pass."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nexus_tasks.errors import ConfigurationError, NexusError
+from nexus_tasks.integrations.serving.access import Access, access_of, current
+from nexus_tasks.integrations.serving.problems import problem
+from nexus_tasks.services.access import TokenChecker
+from nexus_tasks.storage.audit import OPERATOR, acting
+
+_ASK = "Ask the operator for a token, and send it as a bearer token in the header Authorization."
+
+
+class TokenRequired:
+    """ASGI middleware that passes a request with a valid bearer token on to ``app``, and answers 401 to other requests.
+
+    A valid token is the operator's token, or a token of a namespace. While Postgres does not answer, tokens of
+    namespaces cannot be checked, and their requests get the answer 503.
+
+    Args:
+        app: the application behind this one.
+        token: the operator's token, which gives access to all that the server serves. Empty: there is none.
+        checker: checks the tokens of namespaces. ``None``: they are refused.
+        bound: the only namespace that the server serves.
+        setting: the setting of the operator's token, for the error.
+        guarded: whether a path needs a token. Default: all do.
+
+    Raises:
+        ConfigurationError: no token can be valid.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        checker: TokenChecker | None = None,
+        bound: str | None = None,
+        *,
+        setting: str,
+        guarded: Callable[[str], bool] = lambda _path: True,
+    ) -> None:
+        if not token and checker is None:
+            raise ConfigurationError(
+                "A server over HTTP needs a token, and none is set.",
+                remedy=f"Make a token for a namespace with `nexus tokens create`, or set {setting} to a long"
+                " random text. Give the token to the clients.",
+            )
+        self.app = app
+        self.expected = f"Bearer {token}".encode() if token else None
+        self.checker = checker
+        self.bound = bound
+        self.guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401 or 503."""
+        if scope["type"] != "http" or not self.guarded(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        try:
+            access = await self._access(Headers(scope=scope).get("authorization", ""))
+        except NexusError as error:
+            busy = problem(503, "The token cannot be checked now.", remedy=error.remedy, headers={"Retry-After": "5"})
+            await busy(scope, receive, send)
+            return
+        if access is None:
+            refusal = problem(
+                401, "A valid bearer token is required.", remedy=_ASK, headers={"WWW-Authenticate": "Bearer"}
+            )
+            await refusal(scope, receive, send)
+            return
+        entered = current.set(access)
+        try:
+            with acting(access.actor or OPERATOR):
+                await self.app(scope, receive, send)
+        finally:
+            current.reset(entered)
+
+    async def _access(self, header: str) -> Access | None:
+        given = header.encode("utf-8", "surrogateescape")
+        # The time that compare_digest takes does not depend on the compared texts. So a client cannot guess the token
+        # from the time of a refusal.
+        if self.expected is not None and hmac.compare_digest(given, self.expected):
+            return Access()
+        scheme, _, token = header.partition(" ")
+        if self.checker is None or scheme != "Bearer" or not token:
+            return None
+        return await to_thread.run_sync(access_of, self.checker, token, self.bound)
