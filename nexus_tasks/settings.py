@@ -177,6 +177,7 @@ class Settings(BaseSettings):
         None, description="the only namespaces that clients, commands and MCP may use, with commas between; unset: all"
     )
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
+    http_token: SecretStr | None = Field(None, description="the operator's token for the HTTP API of `nexus serve`")
 
     observation_message_tokens: int = Field(
         30_000, ge=1, description="tokens of messages after the observation log at which notes move into it"

@@ -28,6 +28,7 @@ from nexus_tasks.cli import (
     metrics,
     namespaces,
     recall,
+    serve,
     sessions,
     stack,
     status,
@@ -92,6 +93,7 @@ app.add_typer(tokens.app, name="tokens")
 app.command()(tokens.audit)
 app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)
+app.command()(serve.serve)
 app.add_typer(hook.app, name="hook")
 app.command()(doctor.doctor)
 app.command()(health.health)

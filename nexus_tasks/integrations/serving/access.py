@@ -39,6 +39,10 @@ class Access:
         """Whether the caller has the operator's own token."""
         return self.namespace is None and self.actor is None
 
+    def has(self, *scopes: str) -> bool:
+        """Whether the caller has each of ``scopes``."""
+        return all(scope in self.scopes for scope in scopes)
+
     def check(self, *scopes: str) -> None:
         """Check that the caller has each of ``scopes``.
 

@@ -1,0 +1,36 @@
+"""``nexus serve``: serve the HTTP API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.output import hint
+from nexus_tasks.errors import ConfigurationError
+
+_OURS = ("fastapi", "uvicorn", "starlette", "h11", "anyio")
+
+
+def serve(
+    address: Annotated[
+        str, typer.Argument(metavar="[HOST:]PORT", help="The address. With a port alone, serve this machine only.")
+    ] = "8700",
+    openapi: Annotated[bool, typer.Option("--openapi", help="Print the OpenAPI document, and serve nothing.")] = False,
+) -> None:
+    """Serve memory over HTTP, under /v1. Clients send a token."""
+    try:
+        from nexus_tasks.integrations.http import openapi as document
+        from nexus_tasks.integrations.http.serve import serve as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _OURS:
+            raise
+        raise ConfigurationError(
+            "FastAPI is not installed.", remedy="Install the extra: `pip install 'nexus-tasks[http]'`."
+        ) from None
+    if openapi:
+        print(document.as_text())
+        return
+    nexus = connect()
+    run(nexus, address, listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."))

@@ -1,0 +1,82 @@
+"""Turn errors into problems: which status a :class:`NexusError` gets, and what a wrong request is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from nexus_tasks import errors
+from nexus_tasks.errors import InvalidInput, NexusError, Throttled, faults
+from nexus_tasks.integrations.serving.problems import problem
+
+log = logging.getLogger(__name__)
+
+# The status of each class of errors. A class that is not here has the status of its base class.
+STATUS: Mapping[type[NexusError], int] = {
+    NexusError: 500,
+    errors.InvalidInput: 422,
+    errors.UnsupportedOption: 422,
+    errors.NotFound: 404,
+    errors.NotAllowed: 403,
+    errors.UndoRefused: 409,
+    errors.JobFailed: 409,
+    errors.SchemaOutdated: 503,
+    errors.QueueUnavailable: 503,
+    errors.BufferError: 503,
+    errors.EmbeddedError: 503,
+    errors.WaitTimeout: 504,
+    errors.JobError: 502,  # the model gave no answer
+    errors.Transient: 503,
+    errors.OverBudget: 402,
+    errors.AwaitsBatch: 503,
+    errors.Permanent: 422,
+    errors.TooLarge: 413,
+}
+RETRY_AFTER = "5"  # seconds
+
+
+def status_of(error: NexusError) -> int:
+    """The HTTP status of an error."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def problem_of(error: NexusError) -> Response:
+    """The problem that tells a client of an error."""
+    status = status_of(error)
+    headers = {}
+    if status == 503:
+        headers["Retry-After"] = f"{error.retry_after:.0f}" if isinstance(error, Throttled) else RETRY_AFTER
+    title = (type(error).__doc__ or "").partition("\n")[0]
+    kind = type(error).__name__
+    return problem(status, error.message, type=kind, title=title, remedy=error.remedy, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let ``app`` answer every error with a problem."""
+
+    @app.exception_handler(NexusError)
+    async def known(_request: Request, error: NexusError) -> Response:
+        if status_of(error) >= 500:
+            log.warning("A request failed: %s", error.message)
+        return problem_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_request: Request, error: RequestValidationError) -> Response:
+        return problem_of(InvalidInput(f"The request is wrong: {faults(error.errors(), root='body')}."))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_request: Request, error: HTTPException) -> Response:
+        remedies = {404: "The routes are in /openapi.json.", 405: "The methods of each route are in /openapi.json."}
+        remedy = remedies.get(error.status_code, "Correct the request.")
+        return problem(error.status_code, error.detail, remedy=remedy, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def unknown(_request: Request, _error: Exception) -> Response:
+        detail = "The server has met a fault of its own, which its log shows."
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail, remedy="Try again; if it fails again, read the log.")

@@ -1,0 +1,149 @@
+"""Memories: store messages, list and show memories, correct and erase them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from nexus_tasks import limits
+from nexus_tasks.integrations.http.caller import Corrector, Eraser, Reader, Writer
+from nexus_tasks.integrations.http.documents import routes
+from nexus_tasks.integrations.http.pages import MemoryPage, next_offset
+from nexus_tasks.integrations.http.parameters import (
+    AsOf,
+    Body,
+    Levels,
+    Limit,
+    MemoryId,
+    Namespace,
+    Observer,
+    Offset,
+    OnlySession,
+    SessionBody,
+    SpaceBody,
+    Subject,
+)
+from nexus_tasks.types import ForgetReceipt, MemoryDetails, Receipt, Role
+
+router = routes("memories")
+
+
+class SaidBody(Body):
+    """A message of a conversation."""
+
+    content: str = Field(max_length=limits.MESSAGE_CHARACTERS)
+    role: Role = "user"
+    author: str | None = Field(None, description="Default: the role.")
+    occurred_at: datetime | None = Field(None, description="Default: the time of storing. Without a zone: UTC.")
+    tool_calls: list[dict[str, Any]] = Field(default=[])
+    time_zone: str | None = Field(None, description="The speaker's, such as Europe/Lisbon.")
+    id: str | None = Field(None, description="Your own id of the message. A repeat of it is not stored again.")
+    expires_at: datetime | None = Field(None, description="From then on the message counts as superseded.")
+    erase_expired: bool = Field(False, description="Erase it within an hour after that time.")
+
+
+class IngestBody(SessionBody):
+    """Messages of a session."""
+
+    messages: list[SaidBody] = Field(max_length=limits.MESSAGES_PER_CALL)
+    observers: list[str] | None = Field(None, description="Default: the namespace's observers.")
+    observe: bool | None = Field(None, description="Whether notes replace the session's old messages in contexts.")
+    end: bool = Field(False, description="Also end the session.")
+    replace: bool = Field(False, description="A message with a known id and another text takes that one's place.")
+
+
+class RememberBody(SpaceBody):
+    """A text to remember."""
+
+    text: str = Field(max_length=limits.MESSAGE_CHARACTERS, description="It should be clear without other messages.")
+    author: str = "user"
+    session_key: str = "notes"
+    expires_at: datetime | None = None
+    erase_expired: bool = False
+
+
+class ReviseBody(SpaceBody):
+    """The correction of a fact."""
+
+    content: str = Field(description="The corrected fact, at most 500 characters.")
+    author: str = "user"
+    expires_at: datetime | None = None
+    erase_expired: bool = False
+
+
+@router.post("/messages")
+async def ingest(caller: Writer, body: IngestBody) -> Receipt:
+    """Store messages of a session. Facts are derived from them in the background."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.aingest(name, **body.given())
+
+
+@router.post("/memories")
+async def remember(caller: Writer, body: RememberBody) -> Receipt:
+    """Store one text to remember, as a message."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.aremember(name, **body.given())
+
+
+@router.get("/memories")
+async def list_memories(
+    caller: Reader,
+    namespace: Namespace = None,
+    observer: Observer = None,
+    subject: Subject = None,
+    session_key: OnlySession = None,
+    levels: Levels = None,
+    as_of: AsOf = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> MemoryPage:
+    """List memories, newest first."""
+    nexus, name = await caller.space(namespace)
+    found = await nexus.amemories(
+        name,
+        observer=observer,
+        subject=subject,
+        session_key=session_key,
+        levels=levels,
+        as_of=as_of,
+        limit=limit,
+        offset=offset,
+    )
+    return MemoryPage(namespace=name, memories=tuple(found), next_offset=next_offset(found, limit, offset))
+
+
+@router.get("/memories/{memory_id}")
+async def show_memory(caller: Reader, memory_id: MemoryId, namespace: Namespace = None) -> MemoryDetails:
+    """Show one memory with its sources, and with the memories that it supports or superseded."""
+    nexus, name = await caller.space(namespace)
+    return await nexus.amemory(name, memory_id)
+
+
+@router.patch("/memories/{memory_id}")
+async def revise(caller: Corrector, memory_id: MemoryId, body: ReviseBody) -> MemoryDetails:
+    """Replace a fact or a reflection by a corrected fact. The old one stays readable, and undo reverses it."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.arevise(name, memory_id, **body.given())
+
+
+@router.delete("/memories/{memory_id}")
+async def forget_memory(caller: Eraser, memory_id: MemoryId, namespace: Namespace = None) -> ForgetReceipt:
+    """Erase a memory, and what rests on it alone. An erasure cannot be undone."""
+    nexus, name = await caller.space(namespace)
+    return await nexus.aforget(name, memory_id=memory_id)
+
+
+@router.post("/memories/{memory_id}/pin")
+async def pin(caller: Corrector, memory_id: MemoryId, body: SpaceBody) -> MemoryDetails:
+    """Pin a fact or a reflection: it comes first in contexts, and no later message ends it."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.apin(name, memory_id)
+
+
+@router.post("/memories/{memory_id}/unpin")
+async def unpin(caller: Corrector, memory_id: MemoryId, body: SpaceBody) -> MemoryDetails:
+    """Take back a pin."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.aunpin(name, memory_id)

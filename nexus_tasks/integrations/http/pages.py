@@ -1,0 +1,94 @@
+"""The answers that are not a type of the client: pages of a list, hits, and a job that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any
+
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.types import Document, JobInfo, MemoryInfo, NamespaceInfo, Recall, SessionInfo, TopicInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Page(Document):
+    """A page of a list."""
+
+    next_offset: int | None  # the `offset` of the next page, which may be empty; None: this page is the last one
+
+
+def next_offset(found: Sized, limit: int, offset: int) -> int | None:
+    """The ``offset`` of the page behind the found one; ``None`` when there is no such page."""
+    return offset + limit if limit and len(found) == limit else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPage(_Page):
+    """A page of memories, newest first."""
+
+    namespace: str
+    memories: tuple[MemoryInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage(_Page):
+    """A page of sessions, newest first."""
+
+    namespace: str
+    sessions: tuple[SessionInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicPage(_Page):
+    """A page of topics, the most recently changed first."""
+
+    namespace: str
+    topics: tuple[TopicInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespacePage(_Page):
+    """A page of namespaces, sorted by name."""
+
+    namespaces: tuple[NamespaceInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPage(_Page):
+    """A page of jobs: running ones, waiting and pending ones, then those that have ended."""
+
+    jobs: tuple[JobInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResults(Document):
+    """The hits of a search, best first."""
+
+    query: str
+    namespace: str
+    results: tuple[Recall, ...]
+    missing_embeddings: int  # memories of the namespace without a vector, which a search finds only by their words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedJob(Document):
+    """A job that was asked for. Its state is at ``/v1/jobs/{job_id}``."""
+
+    job_id: str  # of the job that does the work, which an earlier request may have made
+    kind: str
+    created: bool  # whether this request made the job
+
+    @classmethod
+    def of(cls, job: Any) -> RequestedJob:
+        """What to tell of the job that a method of the client returned."""
+        assert isinstance(job, JobResult)
+        return cls(job_id=job.job_id, kind=job.kind, created=job.created)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedSession(Document):
+    """A session that was ended."""
+
+    namespace: str
+    session_key: str
+    job: RequestedJob | None  # the job that digests the session; None when it has no new message

@@ -1,0 +1,42 @@
+"""Serve the API until the process is told to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import uvicorn
+
+from nexus_tasks.client import Nexus
+from nexus_tasks.integrations.http.application import SETTING, application
+from nexus_tasks.integrations.serving.access import check_strength
+from nexus_tasks.integrations.serving.listening import address, bound, configuration, is_loopback, shown
+from nexus_tasks.services.access import TokenChecker
+
+
+def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lambda _: None) -> None:
+    """Serve requests until the process receives a signal to end.
+
+    Args:
+        nexus: the client of the operator.
+        where: the address, ``HOST:PORT`` or ``PORT``. With the port 0 the system chooses a free port.
+        listening: a function that is called with the server's URL when the port is bound.
+
+    Raises:
+        InvalidInput: ``where`` is no address.
+        ConfigurationError: no token can be valid, or the address cannot be bound. Or other machines can reach it, and
+            the operator's token has fewer than 128 bits of entropy.
+    """
+    host, port = address(where)
+    setting = nexus.deployment.settings.http_token
+    token = setting.get_secret_value() if setting else ""
+    if token and not is_loopback(host):
+        check_strength(token, SETTING)
+    checker = TokenChecker(nexus.deployment)
+    # Without the operator's token, a server that no token can open is a mistake.
+    app = application(nexus, token, checker=checker if token or checker.any_valid() else None)
+    with bound(host, port) as listener:
+        listening(f"http://{shown(host)}:{listener.getsockname()[1]}")
+        try:
+            uvicorn.Server(configuration(app)).run(sockets=[listener])
+        finally:
+            checker.write_refusals()
