@@ -71,6 +71,7 @@ from nexus_tasks.types import (
     TokenScope,
     TopicDetails,
     TopicInfo,
+    TopicType,
     TransferReceipt,
     UndoReceipt,
     Urgency,
@@ -179,9 +180,10 @@ class Nexus:
                 :meth:`context` the notes can replace these messages. Default: an existing session keeps its setting,
                 and a new session takes the namespace's setting.
             end: also end the session, as :meth:`end_session` does.
-            replace: a message whose ``id`` the session has with another text, author or role takes the place of the
-                stored message, which is erased together with what was derived from it alone. Default: such a message
-                is refused. While Postgres does not answer, a call with ``replace`` fails, and nothing is buffered.
+            replace: a message whose ``id`` the session has with another text, author, role or data takes the place of
+                the stored message, which is erased together with what was derived from it alone. Default: such a
+                message is refused. While Postgres does not answer, a call with ``replace`` fails, and nothing is
+                buffered.
 
         Returns:
             How many messages were stored, known already or buffered, and how many jobs were queued.
@@ -509,6 +511,7 @@ class Nexus:
         observer: str | None = None,
         subject: str | None = None,
         session_key: str | None = None,
+        session_prefix: str | None = None,
         levels: Sequence[str] | None = None,
         categories: Sequence[str] | None = None,
         since: datetime | None = None,
@@ -528,6 +531,7 @@ class Nexus:
                 all observers.
             subject: only memories about this subject, and messages by this author.
             session_key: only memories of this session.
+            session_prefix: only memories of sessions whose key begins with this text.
             levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived`` (conclusions
                 from facts), ``contradiction``, ``summary_short`` and ``summary_long`` (digests). Default: all levels,
                 without archived messages.
@@ -564,6 +568,7 @@ class Nexus:
             observer=observer,
             subject=subject,
             session_key=session_key,
+            session_prefix=session_prefix,
             levels=levels,
             categories=categories,
             since=since,
@@ -733,6 +738,7 @@ class Nexus:
         observer: str | None = None,
         subject: str | None = None,
         session_key: str | None = None,
+        session_prefix: str | None = None,
         levels: Sequence[str] | None = None,
         as_of: datetime | None = None,
         limit: int = 100,
@@ -745,6 +751,7 @@ class Nexus:
             observer: as in :meth:`search`.
             subject: as in :meth:`search`.
             session_key: as in :meth:`search`.
+            session_prefix: as in :meth:`search`.
             levels: as in :meth:`search`.
             as_of: as in :meth:`search`.
             limit: the largest number of memories, at most 1,000.
@@ -763,6 +770,7 @@ class Nexus:
             observer=observer,
             subject=subject,
             session_key=session_key,
+            session_prefix=session_prefix,
             levels=levels,
             as_of=as_of,
             limit=limit,
@@ -805,21 +813,106 @@ class Nexus:
         """
         return topics.show_topic(self.deployment, namespace, filename)
 
-    def sessions(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[SessionInfo]:
+    def write_topic(
+        self,
+        namespace: str,
+        filename: str,
+        content: str,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        type: TopicType | None = None,
+        author: str = "user",
+        revision: int | None = None,
+    ) -> TopicDetails:
+        """Write a topic: make it, or replace its content.
+
+        Later extractions may add to the topic. Its messages stay its sources, so an erasure of them still reaches it.
+
+        Args:
+            namespace: the namespace. A missing namespace is made.
+            filename: the topic's file name. ``.md`` is added when it is missing, and letters become lower case.
+            content: the whole content as Markdown, at most 8,000 characters.
+            name: a name for people. Default: the present name, or the file name without ``.md``.
+            description: one line. Default: the present description, or the content's first line.
+            type: ``user``, ``feedback``, ``project`` or ``reference``. Default: the present type, or ``reference``.
+            author: who writes it; ``made_by`` shows it.
+            revision: write only when the topic still has this revision; 0 means that there is no such topic. Default:
+                write whatever is stored.
+
+        Returns:
+            The topic as it is stored. Secrets are replaced as in messages.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            Conflict: the topic has another revision.
+
+        Example::
+
+            topic = nexus.topic("acme", "deploys.md")
+            nexus.write_topic("acme", "deploys.md", topic.content + "\\n- Not on Fridays.", revision=topic.revision)
+        """
+        return topics.write_topic(
+            self.deployment,
+            namespace,
+            filename,
+            content,
+            name=name,
+            description=description,
+            kind=type,
+            author=author,
+            revision=revision,
+        )
+
+    def rename_topic(self, namespace: str, filename: str, new_filename: str) -> TopicDetails:
+        """Give a topic another file name.
+
+        Args:
+            namespace: the namespace.
+            filename: the topic's file name.
+            new_filename: its new file name, as in :meth:`write_topic`.
+
+        Raises:
+            InvalidInput: the new name is no file name of a topic.
+            NotFound: there is no such namespace or topic.
+            Conflict: there is a topic with the new name.
+        """
+        return topics.rename_topic(self.deployment, namespace, filename, new_filename)
+
+    def delete_topic(self, namespace: str, filename: str) -> None:
+        """Delete a topic. The messages that it was written from stay: :meth:`forget` erases messages.
+
+        Raises:
+            NotFound: there is no such namespace or topic.
+        """
+        topics.delete_topic(self.deployment, namespace, filename)
+
+    def sessions(
+        self, namespace: str, *, session_prefix: str = "", limit: int = 100, offset: int = 0
+    ) -> list[SessionInfo]:
         """List sessions with their figures. The newest session comes first.
 
         Args:
             namespace: the namespace.
+            session_prefix: only sessions whose key begins with this text.
             limit: the largest number of sessions, at most 1,000.
             offset: the number of sessions to leave out at the beginning of the list.
 
         Raises:
             NotFound: there is no such namespace.
         """
-        return sessions.list_sessions(self.deployment, namespace, limit=limit, offset=offset)
+        return sessions.list_sessions(self.deployment, namespace, prefix=session_prefix, limit=limit, offset=offset)
 
     def session(
-        self, namespace: str, session_key: str, *, after: int = 0, limit: int = limits.PAGE_ROWS
+        self,
+        namespace: str,
+        session_key: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        newest: bool = False,
+        ids: Sequence[str] | None = None,
+        limit: int = limits.PAGE_ROWS,
     ) -> SessionDetails:
         """Show one session: its figures, its digests and a page of its messages.
 
@@ -828,6 +921,10 @@ class Nexus:
             session_key: the session.
             after: only messages whose ``seq`` is greater than this number. For the next page, pass the ``next_after``
                 of this page.
+            before: only messages whose ``seq`` is less than this number. Default: no bound.
+            newest: of the messages that pass, show the newest ones, in the order of the conversation. For the page
+                before it, pass its ``next_before`` as ``before``. Default: the oldest ones.
+            ids: only messages with these ids, which their producer gave them (:attr:`Message.id`).
             limit: the largest number of messages, 0 to 1,000.
 
         Raises:
@@ -838,8 +935,18 @@ class Nexus:
             page = nexus.session("acme", "chat-42")
             while page.next_after is not None:
                 page = nexus.session("acme", "chat-42", after=page.next_after)
+            last = nexus.session("acme", "chat-42", newest=True, limit=10).said
         """
-        return sessions.show_session(self.deployment, namespace, session_key, after=after, limit=limit)
+        return sessions.show_session(
+            self.deployment,
+            namespace,
+            session_key,
+            after=after,
+            before=before,
+            newest=newest,
+            ids=ids,
+            limit=limit,
+        )
 
     def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:
         """Show the observation log of a session, and what its condensations have replaced.
@@ -1355,6 +1462,9 @@ class Nexus:
     asessions = _twin(sessions)
     atopics = _twin(topics)
     atopic = _twin(topic)
+    awrite_topic = _twin(write_topic)
+    arename_topic = _twin(rename_topic)
+    adelete_topic = _twin(delete_topic)
     asession = _twin(session)
     anamespaces = _twin(namespaces)
     anamespace = _twin(namespace)

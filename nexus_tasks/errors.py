@@ -3,6 +3,7 @@
     NexusError
     ├── InvalidInput (ValueError)            the caller's arguments
     ├── NotFound (LookupError)
+    ├── Conflict                             the thing has changed meanwhile
     ├── NotAllowed
     ├── UndoRefused
     ├── UnsupportedOption (TypeError)
@@ -97,6 +98,12 @@ class NotFound(NexusError, LookupError):
     """There is no such thing in this namespace."""
 
     default_remedy = "List what exists with `nexus namespaces list`, `nexus sessions list` or `nexus memories list`."
+
+
+class Conflict(NexusError):
+    """The thing was changed meanwhile."""
+
+    default_remedy = "Read it again, and repeat the change on what it is now."
 
 
 class NotAllowed(NexusError):

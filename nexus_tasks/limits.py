@@ -7,8 +7,8 @@ HTTP answers with a status of its own. A test compares this module with the tabl
 from __future__ import annotations
 
 # --- messages ---------------------------------------------------------------------------------------------------------
-MESSAGE_CHARACTERS = 1_000_000  # of a message: its content, and its tool calls as JSON, together
-TOOL_CALL_VALUES = 10_000  # of the tool calls of a message: objects, lists, and the values in them
+MESSAGE_CHARACTERS = 1_000_000  # of a message: its content, and its tool calls and data as JSON, together
+TOOL_CALL_VALUES = 10_000  # of the tool calls and of the data of a message: objects, lists, and the values in them
 MESSAGES_PER_CALL = 100_000  # of one call of `ingest`, and of one session in a file
 OBSERVERS_PER_CALL = 100
 DERIVATIONS_PER_CALL = 100_000  # messages of a call times their observers; each is a job, and all take about 20 s

@@ -19,6 +19,8 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from nexus_tasks.types import TopicType
+
 # --- derive -----------------------------------------------------------------------------------------------------------
 Category = Literal["preference", "fact", "event", "plan", "relationship", "opinion", "constraint", "other"]
 
@@ -266,7 +268,6 @@ class CondenseMaterial:
 
 
 # --- extract ----------------------------------------------------------------------------------------------------------
-TopicType = Literal["user", "feedback", "project", "reference"]
 
 
 # When cognition refuses the name or the type of one file, it keeps the other files of the answer. Therefore the type is

@@ -162,8 +162,24 @@ def _shown(value: Any) -> str:
 
 
 CHECKS: Mapping[str, Check] = {
-    **dict.fromkeys(("namespace", "session_key", "observer", "subject", "filename", "status", "kind", "error"), _name),
-    **dict.fromkeys(("urgency", "format", "count", "name", "action", "time_zone", "min_standing"), _name),
+    **dict.fromkeys(
+        (
+            "namespace",
+            "session_key",
+            "session_prefix",
+            "observer",
+            "subject",
+            "filename",
+            "new_filename",
+            "status",
+            "kind",
+            "error",
+        ),
+        _name,
+    ),
+    **dict.fromkeys(
+        ("urgency", "format", "count", "name", "description", "type", "action", "time_zone", "min_standing"), _name
+    ),
     "reason": _name,
     "job_id": _job_id,
     "token_id": _name,
@@ -184,13 +200,14 @@ CHECKS: Mapping[str, Check] = {
             "replace",
             "erase_expired",
             "collapse",
+            "newest",
         ),
         _flag,
     ),
     **dict.fromkeys(("since", "until", "as_of", "expires_at"), _time),
     "limit": _whole(0, limits.PAGE_ROWS),
     "offset": _whole(0, limits.PAGE_OFFSET),
-    **dict.fromkeys(("after", "generation"), _whole(0, LARGEST_BIGINT)),
+    **dict.fromkeys(("after", "before", "generation", "revision"), _whole(0, LARGEST_BIGINT)),
     "memory_id": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
     "concurrency": _whole(-MOST_RUNS, MOST_RUNS),
     "max_tokens": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),

@@ -37,7 +37,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.text import shorten
 from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
-from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message, calls_size
+from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message, json_size
 
 log = logging.getLogger(__name__)
 
@@ -47,19 +47,19 @@ SHORTEST_WAIT = 5.0
 
 
 def scrubbed(message: Message) -> Message:
-    """``message`` with placeholders for the secrets in its content, author and tool calls.
+    """``message`` with placeholders for the secrets in its content, author, tool calls and data.
 
     The hash that recognises a repeated message is made from the result. So it says nothing about a secret, and a
     message has one hash whether it was scrubbed here or before, in the session buffer.
     """
-    calls = tuple(scrub_value(call) for call in message.tool_calls)
-    room = max(MAX_CONTENT - calls_size(calls), 0)  # placeholders may be longer than the secrets
-    return replace(
+    clean = replace(
         message,
-        content=scrub(message.content)[:room],
         author=None if message.author is None else scrub(message.author)[:MAX_NAME],
-        tool_calls=calls,
+        tool_calls=tuple(scrub_value(call) for call in message.tool_calls),
+        data=None if message.data is None else scrub_value(dict(message.data)),
     )
+    room = max(MAX_CONTENT - json_size(clean), 0)  # placeholders may be longer than the secrets
+    return replace(clean, content=scrub(message.content)[:room])
 
 
 def check_derivations(messages: Sequence[Message], observers: Sequence[str]) -> None:
@@ -82,19 +82,26 @@ _SHOWN = 200  # characters of a text in an error
 
 
 def _same(one: Message, other: Message) -> bool:
-    return (one.content, one.author or one.role, one.role) == (other.content, other.author or other.role, other.role)
+    return _said(one) == _said(other)
+
+
+def _said(message: Message) -> tuple[object, ...]:
+    return message.content, message.author or message.role, message.role, message.data
 
 
 def _says_scrubbed(known: KnownMessage, given: Message) -> bool:
     """Whether the two differ only in secrets. The namespace's setting ``scrub`` has changed since the first call."""
-    return known._replace(content=scrub(known.content), author=scrub(known.author)).says(scrubbed(given))
+    clean = known._replace(
+        content=scrub(known.content), author=scrub(known.author), data=known.data and scrub_value(known.data)
+    )
+    return clean.says(scrubbed(given))
 
 
 def _changed(session_key: str, stored: str, given: Message) -> InvalidInput:
     before, now = shorten(stored, _SHOWN), shorten(given.content, _SHOWN)
     return InvalidInput(
-        f"The session {session_key} has the message {given.id} with another text, author or role. Nothing was stored."
-        f" Stored: {before!r}. Given: {now!r}.",
+        f"The session {session_key} has the message {given.id} with another text, author, role or data. Nothing was"
+        f" stored. Stored: {before!r}. Given: {now!r}.",
         remedy="Give the new message an id of its own, or replace the stored one with replace=True (--replace).",
     )
 
@@ -137,8 +144,9 @@ class SessionWriter:
             observe: whether an observation log replaces the session's old messages from now on. ``None`` changes
                 nothing.
             now: the time of messages without a time. ``None`` means the present time by this process's clock.
-            changed: what to do about a message whose id the session has with another text, author or role. ``replace``
-                erases the stored message, and what was derived from it alone. ``keep`` counts the new one as a repeat.
+            changed: what to do about a message whose id the session has with another text, author, role or data.
+                ``replace`` erases the stored message, and what was derived from it alone. ``keep`` counts the new one
+                as a repeat.
 
         Raises:
             InvalidInput: there are too many observers for so many messages, or ``changed`` is ``refuse``, and a message

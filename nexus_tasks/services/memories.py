@@ -27,6 +27,7 @@ def list_memories(
     observer: str | None,
     subject: str | None,
     session_key: str | None,
+    session_prefix: str | None,
     levels: Sequence[str] | None,
     as_of: datetime | None,
     limit: int,
@@ -36,7 +37,12 @@ def list_memories(
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         wanted = memory_filter(known.id, observer, subject, levels, as_of)
-        return memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit, offset)
+        within = replace(
+            wanted,
+            session_key=session_key and as_stored(session_key),
+            session_prefix=session_prefix and as_stored(session_prefix),
+        )
+        return memories.matching(tx, within, limit, offset)
 
 
 def show_memory(deployment: Deployment, namespace: str, memory_id: int) -> MemoryDetails:

@@ -43,6 +43,7 @@ def search(
     observer: str | None,
     subject: str | None,
     session_key: str | None,
+    session_prefix: str | None,
     levels: Sequence[str] | None,
     categories: Sequence[str] | None,
     since: datetime | None,
@@ -65,6 +66,7 @@ def search(
         wanted = replace(
             memory_filter(known.id, observer, subject, levels, as_of),
             session_key=session_key and as_stored(session_key),
+            session_prefix=session_prefix and as_stored(session_prefix),
             categories=tuple(categories) if categories else None,
             since=to_utc(since) if since else None,
             until=to_utc(until) if until else None,

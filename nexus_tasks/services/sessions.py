@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import namespaces, observations, sessions
+from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.tasks import digest_session, extract_session
-from nexus_tasks.types import SessionDetails, SessionInfo, check_name, check_namespace
+from nexus_tasks.types import SessionDetails, SessionInfo, as_stored, check_name, check_namespace
 
 
-def list_sessions(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[SessionInfo]:
+def list_sessions(deployment: Deployment, namespace: str, *, prefix: str, limit: int, offset: int) -> list[SessionInfo]:
     """See :meth:`nexus_tasks.client.Nexus.sessions`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        return sessions.listed(tx, known.id, limit=limit, offset=offset)
+        return sessions.listed(tx, known.id, as_stored(prefix), limit=limit, offset=offset)
 
 
-def show_session(deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int) -> SessionDetails:
+def show_session(
+    deployment: Deployment,
+    namespace: str,
+    session_key: str,
+    *,
+    after: int,
+    before: int | None,
+    newest: bool,
+    ids: Sequence[str] | None,
+    limit: int,
+) -> SessionDetails:
     """See :meth:`nexus_tasks.client.Nexus.session`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         session = sessions.get(tx, known.id, session_key)
         observed = observations.stats(tx, known.id, session.id)
-        return sessions.details(tx, session, observed[0] if observed else None, after=after, limit=limit)
+        page = sessions.Page(
+            after=after, before=UNBOUNDED_SEQ if before is None else before, limit=limit, newest=newest, ids=ids
+        )
+        return sessions.details(tx, session, observed[0] if observed else None, page)
 
 
 def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -72,6 +73,7 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
         made_by=memory.made_by,
         standing=standing_named(memory.standing),
         reflection=memory.reflection_id,
+        data=None if memory.data is None else json.loads(memory.data),
     )
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -54,15 +54,17 @@ class KnownMessage(NamedTuple):
     content: str
     author: str
     role: str
+    data: Mapping[str, Any] | None
 
     def says(self, message: Message) -> bool:
-        """Whether ``message`` has the same text, author and role."""
-        return (self.content, self.author, self.role) == (message.content, message.author or message.role, message.role)
+        """Whether ``message`` has the same text, author, role and data."""
+        given = message.content, message.author or message.role, message.role, message.data
+        return (self.content, self.author, self.role, self.data) == given
 
 
-# Decides about messages whose key the session has with another text, author or role. Gets the session, and by their
-# keys the stored and the given messages. Returns the keys of the stored messages that it has erased: the given messages
-# take their places.
+# Decides about messages whose key the session has with another text, author, role or data. Gets the session, and by
+# their keys the stored and the given messages. Returns the keys of the stored messages that it has erased: the given
+# messages take their places.
 OnChange = Callable[[SessionRow, Mapping[str, tuple[KnownMessage, Message]]], Collection[str]]
 
 
@@ -91,7 +93,7 @@ def store(
         now: the time of messages that have no ``occurred_at``. Default: the time of this call. For messages from the
             session buffer (files that keep messages while Postgres is away), callers give the time of the buffering.
         time_zone: the time zone of messages that name none.
-        on_change: decides about messages whose id the session has with another text, author or role.
+        on_change: decides about messages whose id the session has with another text, author, role or data.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -138,7 +140,8 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
             continue
         when = to_utc(message.occurred_at).isoformat() if message.occurred_at else ""
         calls = [dict(call) for call in message.tool_calls]
-        parts = [session_key, message.role, message.author or message.role, when, message.content, calls]
+        parts: list[Any] = [session_key, message.role, message.author or message.role, when, message.content, calls]
+        parts += [] if message.data is None else [message.data]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
         seen[digest] += 1
         keys.append(f"hash:{digest}:{seen[digest]}")
@@ -154,14 +157,18 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
 def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> dict[str, KnownMessage]:
     """Those of ``keys`` that belong to a stored message of the session: key → message."""
     query = select(
-        Memory.message_key, Memory.id, Memory.seq, Memory.occurred_at, Memory.content, Memory.author, Memory.role
+        Memory.message_key,
+        *(Memory.id, Memory.seq, Memory.occurred_at, Memory.content, Memory.author, Memory.role, Memory.data),
     ).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
         Memory.level == "raw",
         Memory.message_key.in_(keys),
     )
-    return {str(row[0]): KnownMessage._make(row[1:]) for row in tx.execute(query)}
+    rows = tx.execute(query).all()
+    return {
+        str(row[0]): KnownMessage._make((*row[1:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows
+    }
 
 
 def _insert(
@@ -197,6 +204,7 @@ def _insert(
                 "external_id": message.id,
                 "message_key": key,
                 "tool_calls": [dict(call) for call in message.tool_calls] or None,
+                "data": None if message.data is None else json.dumps(dict(message.data), ensure_ascii=False),
                 "expires_at": to_utc(message.expires_at) if message.expires_at else None,
                 "erase_expired": message.erase_expired,
             }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Row, func, select, text, update
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage import digest_requests
@@ -120,8 +122,8 @@ def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
     return int(messages), int(tokens)
 
 
-def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> list[SessionInfo]:
-    """A page of a namespace's sessions with their counts. The newest session comes first."""
+def listed(tx: Transaction, namespace_id: int, prefix: str, *, limit: int, offset: int) -> list[SessionInfo]:
+    """A page of the sessions whose key begins with ``prefix``, with their counts. The newest session comes first."""
     underived = (
         select(func.count())
         .where(Derivation.session_id == SessionRow.id, Derivation.state == "wanted")
@@ -129,7 +131,7 @@ def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> li
     )
     query = (
         select(SessionRow, underived)
-        .where(SessionRow.namespace_id == namespace_id)
+        .where(SessionRow.namespace_id == namespace_id, SessionRow.session_key.startswith(prefix, autoescape=True))
         .order_by(SessionRow.id.desc())
         .limit(limit)
         .offset(offset)
@@ -138,24 +140,30 @@ def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> li
 
 
 # The columns of a `SaidMessage`. Whole rows as objects of the ORM take 6 times as long.
-_SAID = text(
+_SAID = """
+    SELECT id, external_id, seq, coalesce(author, '') AS author, role, occurred_at, content, tool_calls, data
+    FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after AND seq < :before
     """
-    SELECT id, external_id, seq, coalesce(author, '') AS author, role, occurred_at, content FROM memories
-    WHERE session_id = :session_id AND level = 'raw' AND seq > :after ORDER BY seq LIMIT :limit
-    """
-)
+_AMONG = "AND namespace_id = :namespace_id AND message_key = ANY(CAST(:keys AS text[]))"
 
 
-def details(
-    tx: Transaction, session: SessionRow, observation: ObservationStats | None, *, after: int, limit: int
-) -> SessionDetails:
-    """A session with its digests, and with at most ``limit`` messages with ``seq > after``, oldest first."""
-    page = [
-        SaidMessage(**row._mapping)
-        for row in tx.execute(_SAID, {"session_id": session.id, "after": after, "limit": limit + 1})
-    ]
-    said = page[:limit]
-    last = said[-1].seq if said else after
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page of a session's messages: those with ``after < seq < before``, and of these the first or the last ones.
+
+    ``ids`` selects messages with these ids of their producer. ``None`` means no restriction.
+    """
+
+    after: int
+    before: int
+    limit: int
+    newest: bool
+    ids: Sequence[str] | None
+
+
+def details(tx: Transaction, session: SessionRow, observation: ObservationStats | None, wanted: Page) -> SessionDetails:
+    """A session with its digests, and with a page of its messages, oldest first."""
+    said, more = _page(tx, session, wanted)
     digests = tx.scalars(
         select(Memory).where(Memory.session_id == session.id, Memory.level.like("summary%"), Memory.valid_to.is_(None))
     ).all()
@@ -163,9 +171,27 @@ def details(
         **_figures(session, count_underived(tx, session.namespace_id, session.session_key)),
         digests={memory.level: DigestText(id=memory.id, content=memory.content) for memory in digests},
         said=tuple(said),
-        next_after=last if len(page) > limit else None,
+        next_after=(said[-1].seq if said else wanted.after) if more and not wanted.newest else None,
+        next_before=(said[0].seq if said else wanted.before) if more and wanted.newest else None,
         observation=observation,
     )
+
+
+def _page(tx: Transaction, session: SessionRow, wanted: Page) -> tuple[list[SaidMessage], bool]:
+    """The messages of a page, oldest first, and whether there are more messages beyond the page."""
+    values: dict[str, Any] = {"after": wanted.after, "before": wanted.before, "limit": wanted.limit + 1}
+    values |= {"session_id": session.id}
+    if wanted.ids is not None:
+        values |= {"namespace_id": session.namespace_id, "keys": [f"id:{as_stored(one)}" for one in wanted.ids]}
+    order = f"ORDER BY seq {'DESC' if wanted.newest else 'ASC'} LIMIT :limit"
+    rows = tx.execute(text(f"{_SAID} {_AMONG if wanted.ids is not None else ''} {order}"), values).all()
+    found = [_said(row) for row in rows[: wanted.limit]]
+    return found[::-1] if wanted.newest else found, len(rows) > wanted.limit
+
+
+def _said(row: Row[Any]) -> SaidMessage:
+    json_of = {"tool_calls": tuple(row.tool_calls or ()), "data": row.data and json.loads(row.data)}
+    return SaidMessage(**{**row._mapping, **json_of})
 
 
 def _figures(session: SessionRow, underived: int) -> dict[str, Any]:

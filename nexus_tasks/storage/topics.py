@@ -6,10 +6,12 @@ import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import IntegrityError
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -177,6 +179,44 @@ def _link(tx: Transaction, namespace_id: int, topic_id: int, memory_ids: Sequenc
     insert_rows(tx, TopicSource, rows, on_conflict="DO NOTHING")
 
 
+def write(tx: Transaction, namespace_id: int, draft: TopicDraft, revision: int | None) -> Topic | None:
+    """Store a topic with exactly the draft's content. The messages that the stored topic rests on stay its sources.
+
+    Args:
+        revision: the revision that the stored topic must have; 0 when there must be no topic. ``None``: any.
+
+    Returns:
+        The topic, or ``None`` when it has another revision. Nothing was stored then.
+    """
+    fields = {field: getattr(draft, field) for field in ("name", "description", "type", "content", "made_by")}
+    if not revision:
+        made = upsert(Topic).values(namespace_id=namespace_id, filename=draft.filename, **fields)
+        new: Topic | None = tx.scalar(made.on_conflict_do_nothing().returning(Topic))
+        if new is not None:
+            return new
+    there = find(tx, namespace_id, draft.filename, lock=True)
+    if there is None or revision not in (None, there.revision):
+        return None
+    if any(getattr(there, field) != value for field, value in fields.items() if field != "made_by"):
+        for field, value in fields.items():
+            setattr(there, field, value)
+        there.revision, there.updated_at = there.revision + 1, datetime.now(UTC)
+        tx.flush()
+    return there
+
+
+def rename(tx: Transaction, topic: Topic, filename: str) -> bool:
+    """Give a topic another file name. Returns whether the name was free."""
+    if topic.filename == filename:
+        return True
+    try:
+        with tx.begin_nested():
+            topic.filename, topic.revision, topic.updated_at = filename, topic.revision + 1, datetime.now(UTC)
+    except IntegrityError:  # of a savepoint: another topic, which may have been made just now, has the name
+        return False
+    return True
+
+
 def info(topic: Topic) -> TopicInfo:
     """A topic without its content."""
     return TopicInfo(**_head(topic))
@@ -196,4 +236,5 @@ def _head(topic: Topic) -> dict[str, Any]:
         "made_by": topic.made_by,
         "created_at": topic.created_at,
         "updated_at": topic.updated_at,
+        "revision": topic.revision,
     }

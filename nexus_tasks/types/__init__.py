@@ -32,8 +32,9 @@ from nexus_tasks.types.memories import (
     SupportedMemory,
     TopicDetails,
     TopicInfo,
+    TopicType,
 )
-from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, calls_size, check_message, check_size
+from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, check_message, check_size, json_size
 from nexus_tasks.types.names import (
     LEVELS,
     MAX_NAME,
@@ -147,13 +148,13 @@ __all__ = [
     "TokenScope",
     "TopicDetails",
     "TopicInfo",
+    "TopicType",
     "TransferReceipt",
     "UndoReceipt",
     "Urgency",
     "WaitingJob",
     "Worker",
     "as_stored",
-    "calls_size",
     "check_count",
     "check_message",
     "check_name",
@@ -163,6 +164,7 @@ __all__ = [
     "check_time",
     "clean_text",
     "iso",
+    "json_size",
     "plain",
     "standing_named",
     "standing_rank",

@@ -43,7 +43,7 @@ class AuditEntry(Document):
     id: int
     at: datetime
     # correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session,
-    # erase.namespace, export.begin, export.end, token.create, token.rotate, token.revoke,
+    # erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke,
     # token.use or token.refuse
     action: str
     namespace: str | None  # None: a refused request whose token is unknown

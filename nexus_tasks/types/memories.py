@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Literal
 
 from nexus_tasks.event_time import Span, describe
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import Level, Role, Standing
+
+TopicType = Literal["user", "feedback", "project", "reference"]
 
 
 class _Dated:
@@ -80,6 +83,7 @@ class MemoryInfo(Document, _Dated):
     # Whose words the memory rests on: self, other, assistant, tool or import. None when it is unknown.
     standing: Standing | None
     reflection: int | None  # number of the reflection that made the memory; `undo` takes this number
+    data: Mapping[str, Any] | None = None  # the data of a message, see `Message`; None for other memories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +103,10 @@ class TopicInfo(Document):
     name: str
     description: str  # one line
     type: str  # user, feedback, project or reference
-    made_by: str  # the model that wrote the topic, or `import`
+    made_by: str  # the model that wrote the topic, `import`, or the author that `write_topic` was given
     created_at: datetime
     updated_at: datetime
+    revision: int  # how often the topic was written; `write_topic` compares it
 
 
 @dataclass(frozen=True, kw_only=True)

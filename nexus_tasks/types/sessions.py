@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import Role
@@ -34,6 +35,8 @@ class SaidMessage(Document):
     role: Role
     occurred_at: datetime
     content: str
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as in `Message`
+    data: Mapping[str, Any] | None = None  # as in `Message`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +99,5 @@ class SessionDetails(SessionInfo):
     said: tuple[SaidMessage, ...]  # a page of the session's messages, oldest first
     next_after: int | None  # the `after` of the next page; None when no message follows the page
     observation: ObservationStats | None  # None for a session that was never observed
+    # The `before` of the page of `newest` messages before this one; None when no message precedes it.
+    next_before: int | None = None

@@ -263,6 +263,7 @@ def test_no_public_method_of_a_limited_client_reaches_another_namespace(
         "name": "mine",
         "token_id": "x",
         "filename": "x.md",
+        "new_filename": "y.md",
         "reflection": 1,
         "memory_id": both.sql("SELECT max(id) FROM memories")[0][0],
         "job_id": both.sql(

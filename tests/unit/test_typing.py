@@ -67,8 +67,9 @@ RETURNED = sorted(
     set[type[Any]]().union(*(returned_types(get_type_hints(method)["return"]) for method in METHODS.values())),
     key=lambda found: found.__name__,
 )
-# Open by their nature: what a job kind reports and takes, and messages as Anthropic's API takes them.
+# Open by their nature: what a job kind reports and takes, messages as APIs take them, and a producer's JSON.
 OPEN = {("JobDetails", "args"), ("JobDetails", "details"), ("ContextBlock", "messages")}
+OPEN |= {("SaidMessage", "tool_calls")} | {(name, "data") for name in ("SaidMessage", "MemoryInfo", "MemoryDetails")}
 
 
 @pytest.mark.parametrize("found", RETURNED, ids=lambda found: found.__name__)

@@ -11,11 +11,10 @@ from typing import get_args
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.cognition.extraction.topics import LONGEST_DESCRIPTION, LONGEST_NAME, one_line
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.llm.answers import TopicType
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import shorten
-from nexus_tasks.types import MemoryInfo, clean_text, to_utc
+from nexus_tasks.types import MemoryInfo, TopicType, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
 # An export writes between these lines. What stands outside of them is written by hand, and stays.

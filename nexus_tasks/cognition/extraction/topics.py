@@ -8,14 +8,14 @@ from typing import get_args
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.filenames import checked
-from nexus_tasks.llm.answers import KnownTopic, PromptLine, TopicFiles, TopicsMaterial, TopicType
+from nexus_tasks.llm.answers import KnownTopic, PromptLine, TopicFiles, TopicsMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage import topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import content_words, estimate_tokens, shorten
-from nexus_tasks.types import clean_text
+from nexus_tasks.types import TopicType, clean_text
 
 # These bounds are chosen by hand, not measured.
 MOST_KNOWN = 200  # the most topics in the manifest (the prompt's list of topics), the last changed topic first

@@ -14,12 +14,11 @@ from nexus_tasks.llm.answers import (
     TopicFile,
     TopicFiles,
     TopicsMaterial,
-    TopicType,
 )
 from nexus_tasks.llm.offline.rules import is_of_the_moment, is_rule
 from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import fold, shorten
-from nexus_tasks.types import to_utc
+from nexus_tasks.types import TopicType, to_utc
 
 LONGEST = 300  # the most characters of a statement (chosen by hand, not measured)
 # The first pattern that matches a sentence decides the sentence's category.

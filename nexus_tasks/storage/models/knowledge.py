@@ -100,6 +100,7 @@ class Memory(Base):
     external_id: Mapped[str | None]
     message_key: Mapped[str | None]
     tool_calls: Mapped[list[Any] | None] = mapped_column(JSONB)
+    data: Mapped[str | None]  # a JSON object of the producer; as text, so that the order of its keys stays
     archived_at: Mapped[datetime | None]
 
     # Only memories of the other levels use these columns.

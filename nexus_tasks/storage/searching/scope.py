@@ -21,6 +21,7 @@ class Filter:
     observer: str | None = None
     subject: str | None = None
     session_key: str | None = None
+    session_prefix: str | None = None  # the beginning of the session's key
     levels: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
     since: datetime | None = None
@@ -38,7 +39,7 @@ class Scope:
       ``as_of``, or now if the filter has no ``as_of``. A filter without ``as_of`` and without levels also leaves out
       archived memories.
     - ``selected`` is the condition for levels, categories, observer, subject, session and times.
-    - ``narrow`` is true when the filter has a subject or a session. A search with a narrow scope counts the memories
+    - ``narrow`` is true when the filter has a subject or sessions. A search with a narrow scope counts the memories
       that pass the filter. If they are few, it scores each of them.
     - ``values`` are the parameters of the conditions.
     """
@@ -99,6 +100,12 @@ def build_scope(wanted: Filter) -> Scope:
             "m.session_id = (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)"
         )
         values["session_key"] = wanted.session_key
+    if wanted.session_prefix is not None:
+        selected.append(
+            "m.session_id IN (SELECT id FROM sessions"
+            " WHERE namespace_id = :namespace_id AND starts_with(session_key, :session_prefix))"
+        )
+        values["session_prefix"] = wanted.session_prefix
     if wanted.since is not None:
         selected.append("(m.event_to > :since OR (m.event_to IS NULL AND m.occurred_at >= :since))")
         values["since"] = wanted.since
@@ -108,7 +115,7 @@ def build_scope(wanted: Filter) -> Scope:
     return Scope(
         visible=" AND ".join(visible),
         selected=" AND ".join(filter(None, selected)) or "true",
-        narrow=wanted.subject is not None or wanted.session_key is not None,
+        narrow=any(each is not None for each in (wanted.subject, wanted.session_key, wanted.session_prefix)),
         values=values,
     )
 

@@ -346,14 +346,24 @@ def _check_content(row: Mapping[str, Any]) -> None:
     content = row["content"]
     if not isinstance(content, str):
         raise InvalidInput("content must be text.")
+    if row.get("data") is not None and row.get("level") != "raw":
+        raise InvalidInput("only a message has data.")
     if row.get("level") == "raw":
         calls = tuple(row.get("tool_calls") or ())
-        check_size(Message(content=content, tool_calls=calls))  # a message is at least as strict as a row
+        said = Message(content=content, tool_calls=calls, data=_data(row.get("data")))
+        check_size(said)  # a message is at least as strict as a row
         if clean_text(content) != content:
             raise InvalidInput("content holds control characters, which no message has.")
     elif len(content) > limits.MESSAGE_CHARACTERS:
         most = limits.MESSAGE_CHARACTERS
         raise InvalidInput(f"content has {len(content):,} characters; at most {most:,} are stored.")
+
+
+def _data(given: object) -> Any:
+    try:
+        return given and json.loads(given) if isinstance(given, str | None) else given
+    except (ValueError, RecursionError):
+        raise InvalidInput("data must be a text with a JSON object.") from None
 
 
 def _kind(numbered: Line) -> str:
