@@ -59,12 +59,14 @@ from nexus_tasks.types import (
     NewToken,
     ObservationText,
     PausedNamespace,
+    PerspectiveInfo,
     QuarantinedMessage,
     Recalls,
     Receipt,
     RetriedJobs,
     SessionDetails,
     SessionInfo,
+    SourcedFact,
     Standing,
     StatusReport,
     TokenInfo,
@@ -741,6 +743,7 @@ class Nexus:
         session_prefix: str | None = None,
         levels: Sequence[str] | None = None,
         as_of: datetime | None = None,
+        superseded: bool = False,
         limit: int = 100,
         offset: int = 0,
     ) -> list[MemoryInfo]:
@@ -754,6 +757,7 @@ class Nexus:
             session_prefix: as in :meth:`search`.
             levels: as in :meth:`search`.
             as_of: as in :meth:`search`.
+            superseded: also list memories that are superseded or have expired. ``as_of`` overrides it.
             limit: the largest number of memories, at most 1,000.
             offset: the number of memories to leave out at the beginning of the list.
 
@@ -773,9 +777,23 @@ class Nexus:
             session_prefix=session_prefix,
             levels=levels,
             as_of=as_of,
+            superseded=superseded,
             limit=limit,
             offset=offset,
         )
+
+    def perspectives(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[PerspectiveInfo]:
+        """List who holds memories about whom, sorted by observer and subject.
+
+        Args:
+            namespace: the namespace.
+            limit: the largest number of perspectives, at most 1,000.
+            offset: the number of perspectives to leave out at the beginning of the list.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return memories.list_perspectives(self.deployment, namespace, limit=limit, offset=offset)
 
     def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
         """Show one memory with its sources, and with the memories that it supports or superseded.
@@ -947,6 +965,22 @@ class Nexus:
             ids=ids,
             limit=limit,
         )
+
+    def session_facts(
+        self, namespace: str, session_key: str, *, after: int = 0, limit: int = limits.PAGE_ROWS
+    ) -> list[SourcedFact]:
+        """List the valid facts that rest on messages of a session, in the order of the messages.
+
+        Args:
+            namespace: the namespace.
+            session_key: the session.
+            after: as in :meth:`session`. The same ``after`` and ``limit`` give the facts of that page's messages.
+            limit: the largest number of messages whose facts are listed, 0 to 1,000.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        return sessions.session_facts(self.deployment, namespace, session_key, after=after, limit=limit)
 
     def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:
         """Show the observation log of a session, and what its condensations have replaced.
@@ -1459,6 +1493,7 @@ class Nexus:
     aask = _twin(ask)
     amemories = _twin(memories)
     amemory = _twin(memory)
+    aperspectives = _twin(perspectives)
     asessions = _twin(sessions)
     atopics = _twin(topics)
     atopic = _twin(topic)
@@ -1466,6 +1501,7 @@ class Nexus:
     arename_topic = _twin(rename_topic)
     adelete_topic = _twin(delete_topic)
     asession = _twin(session)
+    asession_facts = _twin(session_facts)
     anamespaces = _twin(namespaces)
     anamespace = _twin(namespace)
     acreate_namespace = _twin(create_namespace)

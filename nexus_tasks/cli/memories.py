@@ -41,6 +41,9 @@ def list_(
     session: Session = None,
     level: Levels = None,
     as_of: AsOf = None,
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Also list superseded and expired memories.")
+    ] = False,
     limit: PageLimit = 100,
     offset: Offset = 0,
     json: Json = False,
@@ -53,6 +56,7 @@ def list_(
         session_key=session,
         levels=level,
         as_of=as_of,
+        superseded=superseded,
         limit=limit,
         offset=offset,
     )
@@ -60,6 +64,18 @@ def list_(
         emit({"namespace": namespace, "memories": found})
     else:
         _print_memories(found)
+
+
+@app.command()
+def perspectives(namespace: Namespace, limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
+    """List who holds memories about whom, and how many."""
+    found = connect().perspectives(namespace, limit=limit, offset=offset)
+    if json:
+        emit({"namespace": namespace, "perspectives": found})
+        return
+    rows = [(one.observer, one.subject, one.memories, one.unreflected) for one in found]
+    titles = ("observer", "subject", "memories", "unreflected")
+    table(titles, rows, elastic="subject", empty="There are no perspectives yet.")
 
 
 @app.command()

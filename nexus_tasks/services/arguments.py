@@ -201,6 +201,7 @@ CHECKS: Mapping[str, Check] = {
             "erase_expired",
             "collapse",
             "newest",
+            "superseded",
         ),
         _flag,
     ),

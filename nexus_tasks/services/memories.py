@@ -8,12 +8,13 @@ from datetime import datetime
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NotFound
-from nexus_tasks.storage import memories, namespaces
+from nexus_tasks.storage import memories, namespaces, perspectives
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.types import (
     LEVELS,
     MemoryDetails,
     MemoryInfo,
+    PerspectiveInfo,
     as_stored,
     check_namespace,
     to_utc,
@@ -30,19 +31,27 @@ def list_memories(
     session_prefix: str | None,
     levels: Sequence[str] | None,
     as_of: datetime | None,
+    superseded: bool,
     limit: int,
     offset: int,
 ) -> list[MemoryInfo]:
     """See :meth:`nexus_tasks.client.Nexus.memories`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        wanted = memory_filter(known.id, observer, subject, levels, as_of)
-        within = replace(
-            wanted,
+        wanted = replace(
+            memory_filter(known.id, observer, subject, levels, as_of),
             session_key=session_key and as_stored(session_key),
             session_prefix=session_prefix and as_stored(session_prefix),
+            superseded=superseded,
         )
-        return memories.matching(tx, within, limit, offset)
+        return memories.matching(tx, wanted, limit, offset)
+
+
+def list_perspectives(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[PerspectiveInfo]:
+    """See :meth:`nexus_tasks.client.Nexus.perspectives`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        return perspectives.listed(tx, known.id, limit=limit, offset=offset)
 
 
 def show_memory(deployment: Deployment, namespace: str, memory_id: int) -> MemoryDetails:

@@ -8,10 +8,10 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.services.ingestion import SessionWriter
-from nexus_tasks.storage import namespaces, observations, sessions
+from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.tasks import digest_session, extract_session
-from nexus_tasks.types import SessionDetails, SessionInfo, as_stored, check_name, check_namespace
+from nexus_tasks.types import SessionDetails, SessionInfo, SourcedFact, as_stored, check_name, check_namespace
 
 
 def list_sessions(deployment: Deployment, namespace: str, *, prefix: str, limit: int, offset: int) -> list[SessionInfo]:
@@ -41,6 +41,16 @@ def show_session(
             after=after, before=UNBOUNDED_SEQ if before is None else before, limit=limit, newest=newest, ids=ids
         )
         return sessions.details(tx, session, observed[0] if observed else None, page)
+
+
+def session_facts(
+    deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int
+) -> list[SourcedFact]:
+    """See :meth:`nexus_tasks.client.Nexus.session_facts`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        session = sessions.get(tx, known.id, session_key)
+        return memories.facts_of_session(tx, session.id, after=after, limit=limit)
 
 
 def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:

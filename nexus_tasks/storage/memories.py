@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 from sqlalchemy import func, select, text
@@ -13,7 +14,7 @@ from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SupportedMemory, standing_named
+from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SourcedFact, SupportedMemory, standing_named
 
 _M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
 _ROWS = (
@@ -88,6 +89,34 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
     """The memory with the id ``memory_id``, or ``None``. The memory may be superseded or archived."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
     return next(iter(_read(tx, query)), None)
+
+
+def facts_of_session(tx: Transaction, session_id: int, *, after: int, limit: int) -> list[SourcedFact]:
+    """The valid facts that rest on messages of a page of a session (see ``sessions.details``), in their order."""
+    page = (
+        select(Memory.id)
+        .where(Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after)
+        .order_by(Memory.seq)
+        .limit(limit)
+        .subquery()
+    )
+    edges = (
+        select(Evidence.memory_id, func.array_agg(Evidence.source_id).label("sources"))
+        .join(page, page.c.id == Evidence.source_id)
+        .group_by(Evidence.memory_id)
+        .subquery()
+    )
+    query = (
+        _ROWS.add_columns(edges.c.sources)
+        .join(edges, edges.c.memory_id == _M.id)
+        .where(_M.level == "explicit", _M.valid_to.is_(None))
+    )
+    found = [(_info(*row), sorted(set(sources))) for *row, sources in tx.execute(query)]
+    found.sort(key=lambda one: (one[1], one[0].id))
+    return [
+        SourcedFact(**{field.name: getattr(fact, field.name) for field in fields(fact)}, sources=tuple(sources))
+        for fact, sources in found
+    ]
 
 
 def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> dict[int, str]:

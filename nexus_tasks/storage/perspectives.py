@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.storage.newest import newest
+from nexus_tasks.types import PerspectiveInfo
 
 
 def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
@@ -53,6 +54,27 @@ def _locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequenc
     values = {"namespace_id": namespace_id, "observer": observer, "subjects": sorted(set(subjects))}
     rows = tx.scalars(_LOCK, values, execution_options={"populate_existing": True})
     return {row.subject: row for row in rows}
+
+
+def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> list[PerspectiveInfo]:
+    """A page of a namespace's perspectives with their counts, sorted by observer and subject."""
+    valid = (
+        select(func.count())
+        .where(Memory.perspective_id == PerspectiveRow.id, Memory.valid_to.is_(None))
+        .correlate(PerspectiveRow)
+        .scalar_subquery()
+    )
+    query = (
+        select(PerspectiveRow.observer, PerspectiveRow.subject, valid, _unreflected())
+        .where(PerspectiveRow.namespace_id == namespace_id)
+        .order_by(PerspectiveRow.observer, PerspectiveRow.subject)
+        .limit(limit)
+        .offset(offset)
+    )
+    return [
+        PerspectiveInfo(observer=observer, subject=subject, memories=memories, unreflected=unreflected)
+        for observer, subject, memories, unreflected in tx.execute(query)
+    ]
 
 
 def find(tx: Transaction, namespace_id: int, observer: str, subject: str) -> PerspectiveRow | None:

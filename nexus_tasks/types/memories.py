@@ -96,6 +96,23 @@ class MemoryDetails(MemoryInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourcedFact(MemoryInfo):
+    """A fact with the messages that it rests on."""
+
+    sources: tuple[int, ...]  # memory ids of the messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerspectiveInfo(Document):
+    """What one observer holds about one subject, in numbers."""
+
+    observer: str
+    subject: str
+    memories: int  # number of facts and conclusions that are valid now
+    unreflected: int  # number of facts that no reflection has read
+
+
+@dataclass(frozen=True, kw_only=True)
 class TopicInfo(Document):
     """A topic (a file of knowledge) without its content."""
 

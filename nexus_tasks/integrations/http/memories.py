@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Query
 from pydantic import Field
 
 from nexus_tasks import limits
 from nexus_tasks.integrations.http.caller import Corrector, Eraser, Reader, Writer
 from nexus_tasks.integrations.http.documents import routes
-from nexus_tasks.integrations.http.pages import MemoryPage, next_offset
+from nexus_tasks.integrations.http.pages import MemoryPage, PerspectivePage, next_offset
 from nexus_tasks.integrations.http.parameters import (
     AsOf,
     Body,
@@ -96,6 +97,7 @@ async def list_memories(
     session_key: OnlySession = None,
     levels: Levels = None,
     as_of: AsOf = None,
+    superseded: Annotated[bool, Query(description="Also list superseded and expired memories.")] = False,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> MemoryPage:
@@ -108,10 +110,21 @@ async def list_memories(
         session_key=session_key,
         levels=levels,
         as_of=as_of,
+        superseded=superseded,
         limit=limit,
         offset=offset,
     )
     return MemoryPage(namespace=name, memories=tuple(found), next_offset=next_offset(found, limit, offset))
+
+
+@router.get("/perspectives")
+async def list_perspectives(
+    caller: Reader, namespace: Namespace = None, limit: Limit = 100, offset: Offset = 0
+) -> PerspectivePage:
+    """List who holds memories about whom, sorted by observer and subject."""
+    nexus, name = await caller.space(namespace)
+    found = await nexus.aperspectives(name, limit=limit, offset=offset)
+    return PerspectivePage(namespace=name, perspectives=tuple(found), next_offset=next_offset(found, limit, offset))
 
 
 @router.get("/memories/{memory_id}")

@@ -31,6 +31,23 @@ class MemoryPage(_Page):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerspectivePage(_Page):
+    """A page of perspectives, sorted by observer and subject."""
+
+    namespace: str
+    perspectives: tuple[PerspectiveInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactPage(Document):
+    """The facts that rest on a page of a session's messages, in the order of the messages."""
+
+    namespace: str
+    session_key: str
+    facts: tuple[SourcedFact, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionPage(_Page):
     """A page of sessions, newest first."""
 

@@ -29,6 +29,7 @@ class Filter:
     as_of: datetime | None = None
     min_standing: int | None = None  # the lowest rank of a standing (see ``types.names.standing_rank``)
     heard_only: bool = False
+    superseded: bool = False  # whether memories that are superseded or have expired are selected too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,8 @@ def build_scope(wanted: Filter) -> Scope:
     visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
     if wanted.as_of is None:
-        visible.append("m.valid_to IS NULL AND (m.expires_at IS NULL OR m.expires_at > now())")
+        if not wanted.superseded:
+            visible.append("m.valid_to IS NULL AND (m.expires_at IS NULL OR m.expires_at > now())")
         if wanted.levels is None:
             visible.append("m.archived_at IS NULL")
     else:
