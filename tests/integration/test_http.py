@@ -112,3 +112,21 @@ def test_half_a_surrogate_pair_is_refused(here: Sandbox) -> None:
         for field in ("query", "subject", "namespace", "nothing"):
             body = rb'{"namespace": "acme", "query": "tea", "%s": "\ud800"}' % field.encode()
             assert client.post("/v1/search", headers=JSON, content=body).status_code == 422
+
+
+def test_perspectives_history_and_facts_beside_messages(here: Sandbox) -> None:
+    ids = say("I live in Lisbon.", "I drink green tea every morning.", end=True)
+    work()
+    space = {"namespace": NAMESPACE}
+    with api(here) as client:
+        [known] = ok(client.get("/v1/perspectives", params=space))["perspectives"]
+        assert known["memories"] == 2
+        [session] = ok(client.get("/v1/sessions", params=space))["sessions"]
+        facts = ok(client.get("/v1/session/facts", params={**space, "session_key": session["session_key"]}))["facts"]
+        assert [one["sources"] for one in facts] == [[ids[0]], [ids[1]]]
+        revised = ok(client.patch(f"/v1/memories/{facts[0]['id']}", json={**space, "content": "Ann lives in Porto."}))
+        levels = {**space, "levels": "explicit"}
+        now = ok(client.get("/v1/memories", params=levels))["memories"]
+        ever = ok(client.get("/v1/memories", params={**levels, "superseded": True}))["memories"]
+        assert {one["id"] for one in now} == {facts[1]["id"], revised["id"]}
+        assert {one["id"] for one in ever} == {facts[0]["id"], facts[1]["id"], revised["id"]}

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.types import Document, JobInfo, MemoryInfo, NamespaceInfo, Recall, SessionInfo, TopicInfo
+from nexus_tasks.types import (
+    Document,
+    JobInfo,
+    MemoryInfo,
+    NamespaceInfo,
+    PerspectiveInfo,
+    Recall,
+    SessionInfo,
+    SourcedFact,
+    TopicInfo,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

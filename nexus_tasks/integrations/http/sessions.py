@@ -10,7 +10,7 @@ from pydantic import Field
 from nexus_tasks import limits
 from nexus_tasks.integrations.http.caller import Corrector, Eraser, Reader, Writer
 from nexus_tasks.integrations.http.documents import routes
-from nexus_tasks.integrations.http.pages import EndedSession, RequestedJob, SessionPage, next_offset
+from nexus_tasks.integrations.http.pages import EndedSession, FactPage, RequestedJob, SessionPage, next_offset
 from nexus_tasks.integrations.http.parameters import Limit, Namespace, Offset, SessionBody, SessionKey
 from nexus_tasks.types import ForgetReceipt, SessionDetails
 
@@ -44,6 +44,20 @@ async def show_session(
     """Show one session: its figures, its digests and a page of its messages."""
     nexus, name = await caller.space(namespace)
     return await nexus.asession(name, session_key, after=after, limit=limit)
+
+
+@router.get("/session/facts")
+async def session_facts(
+    caller: Reader,
+    session_key: SessionKey,
+    namespace: Namespace = None,
+    after: Annotated[int, Query(ge=0, description="As for the page of messages whose facts are listed.")] = 0,
+    limit: Limit = limits.PAGE_ROWS,
+) -> FactPage:
+    """List the valid facts that rest on a page of a session's messages."""
+    nexus, name = await caller.space(namespace)
+    found = await nexus.asession_facts(name, session_key, after=after, limit=limit)
+    return FactPage(namespace=name, session_key=session_key, facts=tuple(found))
 
 
 @router.delete("/session")
