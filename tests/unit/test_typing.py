@@ -69,7 +69,9 @@ RETURNED = sorted(
 )
 # Open by their nature: what a job kind reports and takes, messages as APIs take them, and a producer's JSON.
 OPEN = {("JobDetails", "args"), ("JobDetails", "details"), ("ContextBlock", "messages")}
-OPEN |= {("SaidMessage", "tool_calls")} | {(name, "data") for name in ("SaidMessage", "MemoryInfo", "MemoryDetails")}
+OPEN |= {("SaidMessage", "tool_calls")} | {
+    (name, "data") for name in ("SaidMessage", "MemoryInfo", "MemoryDetails", "SourcedFact")
+}
 
 
 @pytest.mark.parametrize("found", RETURNED, ids=lambda found: found.__name__)
