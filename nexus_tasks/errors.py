@@ -8,6 +8,7 @@
     ├── UndoRefused
     ├── UnsupportedOption (TypeError)
     ├── ConfigurationError                   settings, servers and the disk
+    │   └── MissingExtra                     an optional dependency is not installed
     ├── SchemaOutdated
     ├── QueueUnavailable
     ├── BufferError
@@ -129,6 +130,10 @@ class ConfigurationError(NexusError):
     """A setting is missing or contradicts another."""
 
     default_remedy = "Compare the NEXUS_* variables with the table in docs/settings.md, then run `nexus doctor`."
+
+
+class MissingExtra(ConfigurationError):
+    """An optional dependency is not installed."""
 
 
 class SchemaOutdated(NexusError):

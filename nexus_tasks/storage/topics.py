@@ -236,5 +236,6 @@ def _head(topic: Topic) -> dict[str, Any]:
         "made_by": topic.made_by,
         "created_at": topic.created_at,
         "updated_at": topic.updated_at,
+        "characters": len(topic.content),
         "revision": topic.revision,
     }

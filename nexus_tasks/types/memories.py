@@ -123,6 +123,7 @@ class TopicInfo(Document):
     made_by: str  # the model that wrote the topic, `import`, or the author that `write_topic` was given
     created_at: datetime
     updated_at: datetime
+    characters: int  # of its content
     revision: int  # how often the topic was written; `write_topic` compares it
 
 

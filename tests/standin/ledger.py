@@ -72,7 +72,8 @@ class Call:
 
 
 def _as_blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [block if "text" in block else {**block, "text": json.dumps(block)} for block in blocks]
 
 
 class Counters:

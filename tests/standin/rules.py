@@ -45,7 +45,7 @@ def _blocks(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for content in contents:
         blocks += [{"text": content}] if isinstance(content, str) else content
-    return blocks
+    return [block for block in blocks if block.get("type", "text") == "text"]
 
 
 def _refuse_schema(params: Mapping[str, Any]) -> Fault | None:

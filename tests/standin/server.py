@@ -22,7 +22,7 @@ from tests.standin.rules import CUSTOM_ID, MODELS, refuse_params
 from tests.standin.wire import Listener, Reply
 
 Predicate = Callable[[Call], bool]
-Answer = Callable[[Call], Any]  # returns a dict, a pydantic model, or the text itself
+Answer = Callable[[Call], Any]  # returns a dict, a pydantic model, the text itself, or a list of content blocks
 
 KEY = "sk-ant-standin-0123456789"
 
@@ -205,19 +205,22 @@ class StandIn:
 
     def _message(self, call: Call, fault: Fault | None, billed: dict[str, int]) -> dict[str, Any]:
         make = next((make for chosen, make in self._answers if chosen(call)), default_answer)
+        answer = make(call)
+        content = answer if isinstance(answer, list) else [{"type": "text", "text": _as_text(answer)}]
+        uses_tool = any(block["type"] == "tool_use" for block in content)
         message = {
             "id": f"msg_{next(self._numbers):06}",
             "type": "message",
             "role": "assistant",
             "model": call.params["model"],
-            "content": [{"type": "text", "text": _as_text(make(call))}],
-            "stop_reason": "end_turn",
+            "content": content,
+            "stop_reason": "tool_use" if uses_tool else "end_turn",
             "stop_sequence": None,
         }
         if fault and fault.change:
             fault.change(message)
         self._cache.finished(call)
-        written = sum(tokens(block["text"]) for block in message["content"])
+        written = sum(tokens(block.get("text") or json.dumps(block)) for block in message["content"])
         message["usage"] = {**billed, "output_tokens": max(written, 1), "service_tier": "standard"}
         return message
 
@@ -237,11 +240,18 @@ def _streamed(message: dict[str, Any]) -> str:
     begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
     for index, block in enumerate(message["content"]):
-        text = block["text"]
-        events.append({"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}})
+        is_text = block["type"] == "text"
+        text = block["text"] if is_text else json.dumps(block["input"])
+        start_of = {**block, "text": ""} if is_text else {**block, "input": {}}
+        events.append({"type": "content_block_start", "index": index, "content_block": start_of})
         for start in range(0, len(text), 16):
-            delta = {"type": "text_delta", "text": text[start : start + 16]}
-            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+            piece = text[start : start + 16]
+            told = (
+                {"type": "text_delta", "text": piece}
+                if is_text
+                else {"type": "input_json_delta", "partial_json": piece}
+            )
+            events.append({"type": "content_block_delta", "index": index, "delta": told})
         events.append({"type": "content_block_stop", "index": index})
     ended = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "stop_details")}
     events.append(
