@@ -73,6 +73,11 @@ NAMESPACE_REMEMBERED_SECONDS = 10.0
 POOL_SIZE, SPARE_CONNECTIONS = 10, 4
 
 
+def pool_size(settings: Settings, threads: int) -> int:
+    """How many connections to Postgres a process with so many job threads keeps open. It may open as many more."""
+    return settings.database_pool_size or max(POOL_SIZE, threads + SPARE_CONNECTIONS)
+
+
 class _Once(Generic[T]):
     """An attribute that is made at its first read and then kept. All threads get the same object."""
 
@@ -145,7 +150,7 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        return Database(url, self.settings.database_pool_size or max(POOL_SIZE, self.threads + SPARE_CONNECTIONS))
+        return Database(url, pool_size(self.settings, self.threads))
 
     @_Once
     def claims(self) -> Claims:

@@ -308,6 +308,21 @@ class Claims:
             if kind in dialects and (try_all or dialects[kind] not in strange_to.split(",")):
                 yield from self.hurry_all("version", one)
 
+    def not_understood(self) -> dict[str, int]:
+        """How many claims of each kind wait for a worker that understands them."""
+        with answering():
+            waiting = sorted(self.redis.smembers(f"{self.prefix}:versions"))
+            pipe = self.redis.pipeline(transaction=False)
+            for one in waiting:
+                pipe.zcard(f"{self.prefix}:waits:version:{one}")
+            numbers = pipe.execute()
+        found: dict[str, int] = {}
+        for one, number in zip(waiting, numbers, strict=True):
+            if number:
+                kind = one.partition("|")[0]
+                found[kind] = found.get(kind, 0) + number
+        return found
+
     def forget_errors(self, keys: Iterable[str]) -> None:
         """Delete the error texts of claims, which ``nexus jobs show`` prints."""
         with answering():

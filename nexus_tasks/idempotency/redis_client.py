@@ -95,4 +95,6 @@ def takes_no_writes(error: redis.exceptions.ResponseError) -> bool:
     if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
         return True
     # Redis 6 wraps the error of a command inside a script in another text. For the other errors, redis-py has no type.
-    return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))
+    # UNBLOCKED ends a command that waits for a message, when the server becomes a replica.
+    codes = ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS ", "UNBLOCKED ")
+    return any(code in str(error) for code in codes)

@@ -135,6 +135,7 @@ def install(connection: Connection) -> str:
     for table in Base.metadata.sorted_tables:
         if (condition := rule(table)) and table.name not in done:
             connection.execute(text(f"ALTER TABLE {table.name} ENABLE ROW LEVEL SECURITY"))
+            connection.execute(text(f"DROP POLICY IF EXISTS everyone ON {table.name}"))
             connection.execute(text(f"CREATE POLICY everyone ON {table.name} USING (true)"))
             connection.execute(
                 text(f"CREATE POLICY tenants ON {table.name} AS RESTRICTIVE TO {ROLE} USING ({condition})")

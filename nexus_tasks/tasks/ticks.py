@@ -100,6 +100,18 @@ def _first_in_slot(deployment: Deployment, schedule: str) -> bool:
         return bool(claims.redis.set(key, "1", nx=True, ex=int(2 * seconds)))
 
 
+def beat_ticked(deployment: Deployment) -> bool:
+    """Whether a tick of ``dream_due`` was done in this slot of its schedule or the one before: whether beat runs.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    claims, name = deployment.claims, dream_due.__name__
+    slot = int(claims.now() // _slot_seconds(deployment.app.conf.beat_schedule, name))
+    with answering():
+        return bool(claims.redis.exists(*(f"{claims.prefix}:tick:{name}:{n}" for n in (slot, slot - 1))))
+
+
 def _slot_seconds(entries: Mapping[str, Mapping[str, Any]], schedule: str) -> float:
     """The seconds between two runs of a tick: from the application's first entry for its task, else from our schedule.
 

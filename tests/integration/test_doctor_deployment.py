@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nexus_tasks.cli.checks.queue import _clock
+from nexus_tasks.cli.checks.claims import _clock
 from tests.commandline import nexus
 from tests.sandbox import Sandbox, engine
 
@@ -38,5 +38,5 @@ def test_a_paused_kind_is_found() -> None:
 
 
 def test_clocks_that_differ_are_found() -> None:
-    assert _clock(4.0).ok
-    assert not _clock(-6.0).ok
+    assert _clock({"Redis": 4.0, "Postgres": -4.0}).ok
+    assert not _clock({"Redis": 0.0, "Postgres": -6.0}).ok

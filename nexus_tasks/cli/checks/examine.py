@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from nexus_tasks.cli.checks import machine, queue, servers
+from nexus_tasks.cli.checks import claims, machine, postgres, queue, redis, workers
 from nexus_tasks.cli.checks.check import Check, failed, passed, run_checks
 from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.endpoints import Endpoints, endpoints_of
@@ -40,6 +40,8 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
     about |= {"model": settings.model, "embedder": settings.embedder, "home": str(settings.home)}
     yield from _servers(settings, about, canary=canary)
     yield machine.home(settings)
+    yield machine.disk(settings)
+    yield from run_checks("buffer", lambda: machine.buffer(settings), "See `nexus buffer status`.")
     model = run_checks("model", lambda: machine.model(settings), "Correct NEXUS_MODEL.")
     if model[0].ok:
         about["model"] = model[0].found.partition(",")[0]
@@ -61,36 +63,37 @@ def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iter
         yield failed("start", error.message, error.remedy)
         return
     about |= {"database_url": machine.masked(where.database_url), "redis_url": machine.masked(where.redis_url)}
-    yield from _database(settings, where)
+    database = list(_database(settings, where))
+    yield from database
     yield from run_checks(
         "redis",
-        lambda: servers.redis(where.redis_url, settings.redis_master),
+        lambda: redis.redis(where.redis_url, settings.redis_master),
         "Check NEXUS_REDIS_URL and that the server runs.",
     )
-    yield from _queue(settings, canary=canary)
+    yield from _queue(settings, canary=canary, with_database=database[0].name != "postgres" or database[0].ok)
 
 
 def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     remedy = "Check NEXUS_DATABASE_URL and that the server runs."
-    found = run_checks("postgres", lambda: servers.postgres(where.database_url), remedy)
+    found = run_checks("postgres", lambda: postgres.postgres(where.database_url), remedy)
     yield from found
     if not found[0].ok:
         return
-    found = run_checks("schema", lambda: servers.schema(where.database_url, embedded=settings.embedded), remedy)
+    found = run_checks("schema", lambda: postgres.schema(where.database_url, embedded=settings.embedded), remedy)
     yield from found
     if found[0].ok:
         needed = settings.namespaces is not None
-        check = functools.partial(servers.row_security, where.database_url, needed=needed)
+        check = functools.partial(postgres.row_security, where.database_url, needed=needed)
         yield from run_checks("row security", check, remedy)
 
 
-def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:
+def _queue(settings: Settings, *, canary: bool, with_database: bool) -> Iterator[Check]:
     remedy = "Check NEXUS_BROKER_URL, or NEXUS_REDIS_URL, and that the server runs."
     reached = run_checks("broker", queue.broker, remedy)
     yield from reached
-    if not reached[0].ok:
+    if not reached[0].ok or not with_database:
         return
-    yield from run_checks("identity", queue.deployment, remedy)
-    yield from run_checks("workers", lambda: queue.workers(settings), remedy)
+    yield from run_checks("claims", claims.claims, remedy)
+    yield from run_checks("workers", lambda: workers.workers(settings), remedy)
     if canary:
         yield from run_checks("canary", queue.canary, "See what the job waits for with `nexus status`.")

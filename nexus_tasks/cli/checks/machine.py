@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.settings import Settings, mask_url
 
 _OLDEST = (3, 11)
+_FREE_BYTES, _FREE_SHARE = 1e9, 0.1  # with less than either free, a disk is nearly full
+_BUFFER_SECONDS = 3_600  # workers store the buffer every 5 minutes
 
 
 def python() -> Check:
@@ -55,6 +59,38 @@ def home(settings: Settings) -> Check:
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):
         return failed("home", found, f"Close it to others: `chmod 0700 {path}`.")
     return passed("home", found)
+
+
+def disk(settings: Settings) -> Check:
+    """Check that the disk of the home folder has room: for the session buffer, and for the embedded servers."""
+    path = settings.home.expanduser()
+    while not path.exists():
+        path = path.parent
+    usage = shutil.disk_usage(path)
+    found = f"{usage.free / 1e9:,.1f} of {usage.total / 1e9:,.1f} GB free at {path}"
+    if usage.free >= min(_FREE_BYTES, _FREE_SHARE * usage.total):
+        return passed("disk", found)
+    return failed("disk", found, f"Free space on the disk of {path}, or set NEXUS_HOME to a folder on another disk.")
+
+
+def buffer(settings: Settings) -> Sequence[Check]:
+    """Check that the session buffer of this machine is stored soon, and has no entry that cannot be stored.
+
+    Raises:
+        NexusError: the buffer's folder cannot be read.
+    """
+    from nexus_tasks.endpoints import buffer_of
+
+    kept = buffer_of(settings)
+    size, oldest = kept.backlog()
+    age = time.time() - oldest if size else 0.0
+    found = f"{size / 1e6:,.1f} MB wait since {age:,.0f} s" if size else "empty"
+    if age > _BUFFER_SECONDS:
+        return [failed("buffer", found, "Store it with `nexus buffer flush`, which says what is in the way.")]
+    if aside := kept.quarantined():
+        remedy = "See them with `nexus buffer quarantine`, then release or clear them."
+        return [failed("buffer", f"{aside:,} entries could not be stored", remedy)]
+    return [passed("buffer", found)]
 
 
 def servers(settings: Settings) -> Sequence[Check]:

@@ -1,4 +1,4 @@
-"""Check the queue: a message can be sent, a worker answers, and a canary (a job for this test) runs to its end."""
+"""Check the queue: a message can be sent and is not sent twice, and a canary (a job for this test) runs to its end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import time
 from collections.abc import Sequence
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
-from nexus_tasks.cli.stack import live_workers, worker_alive
-from nexus_tasks.settings import Settings
+from nexus_tasks.cli.stack import worker_alive
 
 CANARY = "nexus-doctor"  # the namespace of the canary job; it stays empty
-_CONNECT_SECONDS, _PING_SECONDS, _CANARY_SECONDS = 5.0, 1.0, 30.0
-_CLOCK_SECONDS = 5.0  # more than this between the clocks is a fault
+_CONNECT_SECONDS, _CANARY_SECONDS = 5.0, 30.0
 
 
 def broker() -> Sequence[Check]:
@@ -27,51 +25,32 @@ def broker() -> Sequence[Check]:
         with connection.channel() as channel:
             for queue in app.amqp.queues.values():
                 queue(channel).declare()
-        return [passed("broker", f"{connection.transport.driver_type}, queues {', '.join(app.amqp.queues)}")]
+        found = passed("broker", f"{connection.transport.driver_type}, queues {', '.join(app.amqp.queues)}")
+        if connection.transport.driver_type != "redis":
+            return [found]
+        options = app.conf.broker_transport_options or {}
+        return [
+            found,
+            _visibility(float(options.get("visibility_timeout", connection.transport.Channel.visibility_timeout))),
+        ]
 
 
-def deployment() -> Sequence[Check]:
-    """Check that the claims in Redis belong to this database, that no kind is paused, and that the clocks agree.
+def _visibility(seconds: float) -> Check:
+    """Check that Celery does not deliver the message of a running job again.
 
-    Raises:
-        NexusError: Redis or Postgres does not answer.
+    The second delivery does no harm, because the job has one claim, but the sweep is sooner and costs less.
     """
-    from nexus_tasks.deployment import default_deployment
-    from nexus_tasks.errors import ForeignDatabase
+    from nexus_tasks.idempotency import kind
 
-    engine = default_deployment().engine
-    try:
-        engine.storage.verify()
-        identity = passed("identity", "the claims in Redis belong to this database")
-    except ForeignDatabase as error:
-        identity = failed("identity", error.message, error.remedy)
-    kinds = engine.claims.paused()
-    remedy = "Correct the cause; a worker tests every minute whether it is gone, and goes on."
-    pauses = [failed("paused", f"{kind}: {why['reason']}", remedy) for kind, why in kinds.items()]
-    return [identity, *(pauses or [passed("paused", "no job kind")]), _clock(engine.claims.now() - time.time())]
-
-
-def _clock(ahead: float) -> Check:
-    found = f"Redis is {ahead:+.1f} s from this machine"
-    if abs(ahead) <= _CLOCK_SECONDS:
-        return passed("clock", found)
-    return failed("clock", found, "Let both machines follow a time server (NTP).")
-
-
-def workers(settings: Settings) -> Sequence[Check]:
-    """Check that a worker answers within 1 s.
-
-    With the embedded servers of this package, no worker is needed: a command with the option ``--wait`` starts a worker
-    of its own, which ends with the command.
-
-    Raises:
-        kombu.exceptions.OperationalError: the broker does not answer.
-    """
-    if alive := live_workers(_PING_SECONDS):
-        return [passed("workers", f"{len(alive)}: {', '.join(alive)}")]
-    if settings.embedded:
-        return [passed("workers", "none; `nexus up` runs one, and a command with `--wait` starts one until it ends")]
-    return [failed("workers", "none answers", "Start one with `celery -A nexus_tasks worker`.")]
+    longest, name = max((one.run_limit, one.name) for one in kind.declared().values())
+    found = f"{seconds:,.0f} s, the longest run is {longest:,.0f} s ({name})"
+    if seconds > longest:
+        return passed("visibility timeout", found)
+    remedy = (
+        "Take `visibility_timeout` out of `broker_transport_options` in your celeryconfig.py, or make it longer than"
+        " the longest run."
+    )
+    return failed("visibility timeout", found, remedy)
 
 
 def canary() -> Sequence[Check]:

@@ -1,0 +1,158 @@
+"""Check that Postgres answers, is new enough, takes writes and keeps them, and has the schema of this version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nexus_tasks.cli.checks.check import Check, failed, passed
+
+_OLDEST = 14
+_CONNECT_SECONDS = 5
+_FULL = 0.9  # share of the connections in use from which on there is a fault
+_QUERY = """
+    SELECT current_setting('server_version') AS version,
+           (SELECT installed_version FROM pg_available_extensions WHERE name = 'vector') AS installed,
+           (SELECT default_version FROM pg_available_extensions WHERE name = 'vector') AS available,
+           pg_is_in_recovery() AS standby,
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
+           current_setting('max_connections')::int
+               - current_setting('superuser_reserved_connections')::int AS connections,
+           quote_ident(current_database()) AS database, quote_ident(current_user) AS role
+"""
+# What must be on, so that a commit outlives a crash of the server, and so that statements may write.
+_SETTINGS = """
+    SELECT name, setting, source FROM pg_settings
+    WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'default_transaction_read_only') ORDER BY name
+"""
+
+
+class _Setting(NamedTuple):
+    name: str
+    setting: str
+    source: str  # where the value comes from
+
+
+def postgres(url: str) -> Sequence[Check]:
+    """Check that Postgres answers, is new enough, has the extension pgvector, takes writes and keeps them.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: the server does not answer, or the URL is malformed.
+    """
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.pool import NullPool
+
+    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_SECONDS})
+    with engine.connect() as connection:
+        found = connection.execute(text(_QUERY)).one()
+        settings = [_Setting(*row) for row in connection.execute(text(_SETTINGS))]
+    return [
+        _version(found.version),
+        _pgvector(found.installed, found.available),
+        _writes(found, settings),
+        _durability(found, settings),
+        _connections(found.used, found.connections),
+    ]
+
+
+def _version(version: str) -> Check:
+    if int(version.split(".")[0].split("beta")[0].split("rc")[0]) >= _OLDEST:
+        return passed("postgres", f"PostgreSQL {version}")
+    return failed("postgres", f"PostgreSQL {version}", f"Use PostgreSQL {_OLDEST} or later.")
+
+
+def _pgvector(installed: str | None, available: str | None) -> Check:
+    if installed:
+        return passed("pgvector", installed)
+    if available:
+        return failed("pgvector", f"{available}, not enabled here", "Run `nexus db upgrade`, which enables it.")
+    return failed("pgvector", "not installed", "Install pgvector on the database server.")
+
+
+def _writes(found: Any, settings: Sequence[_Setting]) -> Check:
+    if found.standby:
+        remedy = "Name the primary server in NEXUS_DATABASE_URL, or promote this one with `SELECT pg_promote()`."
+        return failed("postgres writes", "the server is a standby, which refuses writes", remedy)
+    [read_only] = [one for one in settings if one.name == "default_transaction_read_only"]
+    if read_only.setting == "on":
+        # Otherwise the session that corrects the setting may not write either.
+        remedy = f"First run `SET default_transaction_read_only = off`. {_corrected(found, read_only, 'off')}"
+        return failed("postgres writes", "default_transaction_read_only is on", remedy)
+    return passed("postgres writes", "accepted")
+
+
+def _durability(found: Any, settings: Sequence[_Setting]) -> Check:
+    off = [one for one in settings if one.setting == "off" and one.name != "default_transaction_read_only"]
+    if not off:
+        return passed("durability", "a commit outlives a crash of Postgres")
+    names = " and ".join(one.name for one in off)
+    remedy = " ".join(_corrected(found, one, "on") for one in off)
+    return failed("durability", f"off: {names}; a crash may lose commits, or the database", remedy)
+
+
+def _corrected(found: Any, one: _Setting, value: str) -> str:
+    """The remedy that gives a setting another value, at the place that its present value comes from."""
+    if one.source == "database":
+        return f"Run `ALTER DATABASE {found.database} RESET {one.name}`."
+    if one.source == "user":
+        return f"Run `ALTER ROLE {found.role} RESET {one.name}`."
+    if one.source == "database user":
+        return f"Run `ALTER ROLE {found.role} IN DATABASE {found.database} RESET {one.name}`."
+    if one.source == "client":
+        return f"Take {one.name} out of NEXUS_DATABASE_URL and PGOPTIONS."
+    return f"Run `ALTER SYSTEM SET {one.name} = {value}` and `SELECT pg_reload_conf()`."
+
+
+def _connections(used: int, most: int) -> Check:
+    found = f"{used} of {most} in use"
+    if used < _FULL * most:
+        return passed("postgres connections", found)
+    remedy = (
+        "Raise max_connections, run fewer threads and processes, or put PgBouncer in between (docs/deployments.md)."
+    )
+    return failed("postgres connections", found, remedy)
+
+
+def schema(url: str, *, embedded: bool) -> Sequence[Check]:
+    """Check that the database has the schema of this version of nexus-tasks.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    from nexus_tasks.storage.schema import versions
+
+    found, needed = versions(url)
+    if found == needed:
+        return [passed("schema", needed)]
+    if found is not None and found > needed:
+        return [failed("schema", f"{found}, this version knows {needed}", "Upgrade nexus-tasks.")]
+    if embedded:
+        return [passed("schema", f"{found or 'empty'}; the next command brings it to {needed}")]
+    return [failed("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
+
+
+def row_security(url: str, *, needed: bool) -> Sequence[Check]:
+    """Check that row-level security protects namespaces from each other.
+
+    Args:
+        url: the address of the database.
+        needed: whether the lack is a fault, because clients of this deployment are limited to some namespaces.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    from nexus_tasks.storage import tenancy
+    from nexus_tasks.storage.engine import Database
+
+    database = Database(url, pool_size=1)
+    try:
+        with database.reading() as tx:
+            why = tenancy.fault(tx)
+    finally:
+        database.dispose()
+    if not why:
+        return [passed("row security", "on")]
+    found = f"off: {why}; only the filters of the statements keep namespaces apart"
+    if not needed:
+        return [passed("row security", found)]
+    return [failed("row security", found, "Make the role as docs/tenants.md says, then run `nexus db upgrade`.")]
