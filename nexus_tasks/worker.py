@@ -37,9 +37,16 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool as ThreadPool
-from celery.signals import after_setup_logger, after_setup_task_logger, beat_init, worker_init
+from celery.signals import (
+    after_setup_logger,
+    after_setup_task_logger,
+    beat_init,
+    worker_init,
+    worker_process_shutdown,
+    worker_shutdown,
+)
 
-from nexus_tasks import config
+from nexus_tasks import config, tracing
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import ConfigurationError, NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
@@ -236,6 +243,13 @@ def monitor_beat(sender: Any, **_kwargs: object) -> None:
     """Serve the metrics and health pages of beat, until its process ends. ``sender`` is Celery's beat."""
     if has_jobs(sender.app):
         endpoint.start(endpoint.Monitor(engine_of(sender.app).deployment))
+
+
+@worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
+def flush_spans(**_kwargs: object) -> None:
+    """Have the last spans sent before a worker, or a child of its prefork pool, ends. This takes 2 s at the most."""
+    tracing.flush()
 
 
 @tick

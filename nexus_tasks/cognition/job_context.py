@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nexus_tasks.errors import Erased
-from nexus_tasks.storage import ledger, memories
+from nexus_tasks.storage import commit_span, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
@@ -65,6 +65,7 @@ class JobContext:
         self.still_mine()
         if not memories.lock_existing(tx, self.rests_on):
             raise Erased
+        commit_span.open_until_end(tx)
         if self.asked:
             ledger.delete_answers(tx, self.namespace_id, self.asked)
         self.record(tx, outcome)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
+from nexus_tasks import tracing
 from nexus_tasks.cognition import budget, message_batches, prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
@@ -44,11 +45,30 @@ def ask(
     """
     request = prompts.with_instructions(request, job.instructions)
     model = resources.model.model_for(request.purpose)
+    about = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": resources.model.name,
+        "gen_ai.request.model": model,
+        "nexus.model.purpose": request.purpose,
+    }
+    with tracing.span(f"chat {model}", about, kind="client") as span:
+        return _ask(resources, job, request, model, span, on_text)
+
+
+def _ask(
+    resources: Resources,
+    job: JobContext,
+    request: ModelRequest[AnswerT],
+    model: str,
+    span: tracing.Span,
+    on_text: Callable[[str], None] | None,
+) -> AnswerT:
     request_hash = request.hash(model)
     job.asked.append(request_hash)
     job.rests_on.update(request.material.rests_on)
     with resources.database.reading() as tx:
         saved = ledger.find_answer(tx, job.namespace_id, request_hash)
+    span.set("nexus.model.saved", saved is not None)
     if saved is not None:
         try:
             return request.answer.model_validate(saved)
@@ -57,11 +77,12 @@ def ask(
     if resources.model.batches is not None and request.purpose in message_batches.PURPOSES:
         batched = message_batches.find_answer(resources, job, resources.model.batches, request, request_hash)
         if batched is not None:
+            span.set("nexus.model.batched", True)
             return _answer_or_raise(batched)
     with budget.hold_for_call(resources, job, request):
         model_of = resources.model
         completion = model_of.complete(request) if on_text is None else model_of.stream(request, on_text)
-        _enter_in_ledger(resources, job, request, request_hash, completion)
+        _enter_in_ledger(resources, job, request, request_hash, completion, span)
     return _answer_or_raise(completion)
 
 
@@ -71,6 +92,7 @@ def _enter_in_ledger(
     request: ModelRequest[AnswerT],
     request_hash: str,
     completion: Completion[AnswerT],
+    span: tracing.Span,
 ) -> None:
     """Record the cost of the call, and save the answer."""
     call = ledger.PaidCall(
@@ -82,6 +104,7 @@ def _enter_in_ledger(
         seconds=completion.seconds,
         fault=completion.fault,
     )
+    _describe(span, call)
     answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
     with resources.database.transaction() as tx:
         sources_exist = ledger.record_call_and_answer(
@@ -90,6 +113,21 @@ def _enter_in_ledger(
     resources.note_call(call)
     if not sources_exist:
         raise Erased
+
+
+def _describe(span: tracing.Span, call: ledger.PaidCall) -> None:
+    """Note the call's tokens and cost."""
+    if not span.recording:
+        return
+    usage = call.usage
+    span.set("gen_ai.response.model", call.model)
+    # By the conventions of OpenTelemetry, the input includes the cached tokens.
+    cached = usage.cache_read_tokens + usage.cache_write_tokens
+    span.set("gen_ai.usage.input_tokens", usage.input_tokens + cached)
+    span.set("gen_ai.usage.output_tokens", usage.output_tokens)
+    span.set("gen_ai.usage.cache_read.input_tokens", usage.cache_read_tokens)
+    span.set("gen_ai.usage.cache_creation.input_tokens", usage.cache_write_tokens)
+    span.set("nexus.model.cost_usd", float(call.row(0)["cost_usd"]))
 
 
 def _answer_or_raise(completion: Completion[AnswerT]) -> AnswerT:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from celery.exceptions import Ignore
 from kombu.utils.json import dumps
 
+from nexus_tasks import tracing
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.celery_states import raise_if_it_waits
 from nexus_tasks.idempotency.claim import Claimed, Ticket, Wakeup
@@ -59,6 +60,8 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     engine: JobEngine = task.engine
     once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
     kept = {name: value for name, value in options.items() if value is not None and name not in once}
+    if context := tracing.carrier():
+        kept["headers"] = {**context, **(kept.get("headers") or {})}
     parent = task.app.current_worker_task
     if parent:  # kept with the delivery, because a process that sends it again does not run the parent task
         kept.setdefault("parent_id", parent.request.id)

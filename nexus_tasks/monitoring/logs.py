@@ -16,6 +16,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from nexus_tasks import tracing
+
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON."""
@@ -56,9 +58,11 @@ def _of_job() -> dict[str, Any]:
     task = celery.get_current_task() if celery else None
     request: Any = getattr(task, "request", None)
     if task is None or not getattr(request, "id", None):
-        return {}
+        trace = tracing.trace_id()
+        return {"trace": trace} if trace else {}
     kind = getattr(task, "kind", None)
-    found = {"job": request.id, "kind": getattr(kind, "name", task.name), "trace": request.root_id or request.id}
+    trace = tracing.trace_id() or request.root_id or request.id
+    found = {"job": request.id, "kind": getattr(kind, "name", task.name), "trace": trace}
     namespace = (request.kwargs or {}).get("namespace")
     return found | ({"namespace": namespace} if isinstance(namespace, str) else {})
 

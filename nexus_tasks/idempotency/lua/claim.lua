@@ -65,7 +65,10 @@ local function claim(key, request, position)
   merge(key, request.force, request.reasons, request.urgency, flags)
   if state == 'running' then
     if request.anew and request.force == '' and request.reasons == '' then return { 'RUNNING', id, false } end
-    if redis.call('HSETNX', key, 'rerun_id', request.id) == 1 then index_id(key, request.kind, request.id) end
+    if redis.call('HSETNX', key, 'rerun_id', request.id) == 1 then
+      index_id(key, request.kind, request.id)
+      if request.trace then redis.call('HSET', key, 'rerun_trace', request.trace) end
+    end
     redis.call('HSET', key, 'rerun_args', request.args)
     if request.urgency == URGENT then
       redis.call('HSET', key, 'rerun_queue', request.queue)
@@ -134,10 +137,15 @@ end
 local function message(text, wakeup, body, tag)
   local id = cjson.encode(wakeup[2])
   local traced = wakeup[8] ~= '' and cjson.decode(wakeup[8]) or {}
+  local headers = {}
+  for name, value in pairs(traced.headers or {}) do
+    table.insert(headers, cjson.encode(name) .. ': ' .. cjson.encode(value) .. ', ')
+  end
   return filled(text, {
     id = id,
     root = traced.root_id and cjson.encode(traced.root_id) or id,
     parent = traced.parent_id and cjson.encode(traced.parent_id) or 'null',
+    headers = table.concat(headers),
     published = '"' .. wakeup[6] .. '"',
     key = cjson.encode(wakeup[1]),
     shown = cjson.encode(shown(wakeup[5])),

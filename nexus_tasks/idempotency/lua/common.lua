@@ -23,7 +23,8 @@
 --                                            due_at, wait_reason, wait_detail;
 --                                            strange_to: dialects of workers that did not understand the claim,
 --                                            separated by commas. A dialect is the release's version of the kind;
---                                            rerun_id, rerun_args, rerun_queue: of the rerun that was asked for;
+--                                            rerun_id, rerun_args, rerun_queue, rerun_trace: of the rerun that was
+--                                            asked for;
 --                                            also: ids of further jobs that the run serves, separated by commas;
 --                                            enqueued_at, published_at;
 --                                            republished: how often a lost message of the claim was sent again;
@@ -413,9 +414,11 @@ local function ready(key, position, fresh)
 end
 
 -- Writes the parent and the caller's headers of the job's first message into the claim. All later messages of the job
--- have them too.
+-- have them too. A worker adds headers to the trace of a first message without headers (see run_span.py).
 local function trace(key, request)
-  if request.trace then redis.call('HSETNX', key, 'trace', request.trace) end
+  if not request.trace then return end
+  local known = field(key, 'trace')
+  if not (known and string.find(known, '"headers"', 1, true)) then redis.call('HSET', key, 'trace', request.trace) end
 end
 
 -- Returns the ids of the jobs that the claim's present or next run serves, as a set.
@@ -494,7 +497,7 @@ end
 local function flags_from_run(key)
   local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'rerun_queue')
   merge(key, f[1], f[2], f[3])
-  redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'rerun_queue')
+  redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'rerun_queue', 'rerun_trace')
   if f[6] == URGENT then redis.call('HSET', key, 'queue', URGENT) end
   if f[4] then
     redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4])
@@ -579,9 +582,11 @@ local function conclude(key, status, wakeups, own)
   local rerun = field(key, 'rerun_id')
   if rerun then
     local queue = field(key, 'rerun_queue') or field(key, 'queue') -- the release before writes no `rerun_queue`
+    local traced = field(key, 'rerun_trace')
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'rerun_queue', 'also', 'errors',
-      'crashes', 'retries', 'failing_since', 'error', 'trace')
+      'crashes', 'retries', 'failing_since', 'error', 'trace', 'rerun_trace')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now), 'queue', queue)
+    if traced then redis.call('HSET', key, 'trace', traced) end
     args_of_rerun(key)
     to_line(key)
     return

@@ -20,13 +20,15 @@ from kombu import Producer
 from kombu.transport import redis
 from kombu.utils.json import dumps
 
+from nexus_tasks import tracing
 from nexus_tasks.embedded.urls import celery_url
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
 LONGEST_SHOWN = 1_024  # how many characters of the arguments Flower and the log show: Celery's own limit
-SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")  # the places that claim.lua fills in
+# The places that claim.lua fills in.
+SLOTS = ("id", "root", "parent", "headers", "published", "key", "shown", "body", "tag")
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
@@ -44,16 +46,17 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
 def trace_of_call(app: Celery, options: Mapping[str, Any]) -> str:
     """The trace of a call, as JSON: the ids of the root and parent tasks, and headers such as ``traceparent``.
 
-    Every message of the job gets this trace, as in Celery's own retries. The text is empty when the call has no trace.
+    The headers are those of the caller and of the current span of OpenTelemetry, if there is one. Every message of the
+    job gets this trace, as in Celery's own retries. The text is empty when the call has no trace.
     """
-    parent = app.current_worker_task
-    if not (parent or options):
+    parent, context = app.current_worker_task, tracing.carrier()
+    if not (parent or options or context):
         return ""
     message = parent.request if parent else None
     return _trace(
         options.get("root_id") or (message and (message.root_id or message.id)),
         options.get("parent_id") or (message and message.id),
-        options.get("headers"),
+        {**context, **(options.get("headers") or {})},
     )
 
 
@@ -102,14 +105,16 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
     if wakeup.outcome:
         # The job that runs now only reports the outcome. Celery must not add the message to the job's children.
         options["add_to_parent"] = False
-    Task.apply_async(
-        task,
-        kwargs=dict(wakeup.args),
-        task_id=wakeup.job_id,
-        queue=queue,
-        headers={**of_the_caller, **parent, **header(wakeup)},
-        **options,
-    )
+    # Another library may make a span of the message. It belongs to the job's trace, also when the sweep sends it.
+    with tracing.continued(of_the_caller):
+        Task.apply_async(
+            task,
+            kwargs=dict(wakeup.args),
+            task_id=wakeup.job_id,
+            queue=queue,
+            headers={**of_the_caller, **parent, **header(wakeup)},
+            **options,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +173,8 @@ def make_template(task: Any, queue: str, claims_url: str) -> Template | None:
         wire = _wire(producer, slots) if shared else None
     if producer.options["serializer"] != "json" or producer.options["compression"]:
         return None
-    return Template(queue=queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire)
+    headers = {name: value for name, value in producer.headers.items() if name != slots["headers"]}
+    return Template(queue=queue, headers=headers, embed=producer.embed, options=producer.options, wire=wire)
 
 
 def _blank(task: Any, queue: str, slots: Mapping[str, str]) -> Wakeup:
@@ -180,7 +186,7 @@ def _blank(task: Any, queue: str, slots: Mapping[str, str]) -> Wakeup:
         args={},
         published_at=slots["published"],
         namespace="",
-        trace={"root_id": slots["root"], "parent_id": slots["parent"]},
+        trace={"root_id": slots["root"], "parent_id": slots["parent"], "headers": {slots["headers"]: ""}},
     )
 
 
@@ -218,7 +224,8 @@ def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     if expires or not producer.headers["ignore_result"]:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]
-    text = json.dumps(message)
+    # The caller's headers take the place of this one. Celery puts other headers behind it.
+    text = json.dumps(message).replace(f'"{slots["headers"]}": "", ', "\x01headers\x01")
     for name, slot in slots.items():
         text = text.replace(f'"{slot}"', f"\x01{name}\x01")
     return Wire(queue=queue, text=text, embed=json.dumps(producer.embed))

@@ -34,6 +34,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
+from nexus_tasks import tracing
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import OURS, JobKind
@@ -174,6 +175,7 @@ class _Ending:
                 os.kill(child.pid, signal.SIGKILL)
         if self.worker.pidlock:
             self.worker.pidlock.release()
+        tracing.flush()
         code = _exit_code(state.should_terminate, state.should_stop, self.worker.exitcode)
         os._exit(code or 0)  # `sys.exit` would wait for threads that do not end
 

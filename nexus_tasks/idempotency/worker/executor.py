@@ -6,6 +6,7 @@ commit the jobs' results. The sweep is a loop of every worker that sends lost me
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -21,6 +22,7 @@ from billiard.common import terminate_handler_fired
 from celery import Celery
 from celery.exceptions import Ignore, TaskPredicate
 
+from nexus_tasks import tracing
 from nexus_tasks.errors import (
     ConfigurationError,
     InvalidInput,
@@ -39,6 +41,7 @@ from nexus_tasks.idempotency.worker.isolation import ProcessDied, in_pool_child
 from nexus_tasks.idempotency.worker.orphans import give_back
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later, usable
 from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, Wait, new_token
+from nexus_tasks.idempotency.worker.run_span import RunSpan, with_context
 from nexus_tasks.types import JobOutcome, Status, clean_text
 
 T = TypeVar("T")
@@ -81,6 +84,7 @@ def execute(
     """
     if not eager and not engine.breaker.wait_until_closed():
         raise Ignore
+    request, root = with_context(request)
     try:
         begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
         if eager and begun is Begun.STALE:
@@ -99,11 +103,28 @@ def execute(
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
     run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
-    with holding(engine, run):
+    with _spanning(run, root), holding(engine, run):
         engine.publisher.publish(wakeups)
         apart = claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child()
         outcome = _perform_isolated(engine, kind, run) if apart else perform(engine, kind, run)
-    return Ended(outcome=run.ends.get(claim.key, outcome), error=run.error)
+        run.ends.setdefault(claim.key, outcome)
+    return Ended(outcome=run.ends[claim.key], error=run.error)
+
+
+@contextmanager
+def _spanning(run: Run, root: tracing.Span) -> Iterator[None]:
+    """Open the span of the run for the block."""
+    claim = run.primary
+    with RunSpan(claim, root, names_namespace=run.deployment.settings.metrics_namespaces) as span:
+        run.took, give_up = span.took, run.give_up
+
+        def give_up_and_end() -> None:
+            give_up()
+            span.ended(run.ends.get(claim.key, JobOutcome(status="superseded")), run.error)
+
+        run.give_up = give_up_and_end  # the thread of a run over its limit may never end the span
+        yield
+        span.ended(run.ends[claim.key], run.error)
 
 
 def _perform_isolated(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
@@ -117,8 +138,12 @@ def _perform_isolated(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
 
 
-def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) -> JobOutcome:
-    """Perform a run that the worker has begun. A child of the fork server calls this."""
+def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str, context: str) -> JobOutcome:
+    """Perform a run that the worker has begun. A child of the fork server calls this.
+
+    Args:
+        context: the headers that carry the context of the run's span, as JSON.
+    """
     engine = engine_of(app)
     kind, claim = engine.kind(kind_name), engine.claims.get(key)
     if claim is None or claim.token != token:
@@ -129,7 +154,7 @@ def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) ->
         engine.publisher.publish(engine.claims.wait([claim], NOT_UNDERSTOOD, 0.0, detail=kind.dialect))
         return JobOutcome(status="superseded", job_id=claim.job_id)
     run = run_of(engine, kind, claim, request, delivery=delivery)
-    with holding(engine, run):
+    with tracing.continued(json.loads(context)), holding(engine, run):
         return perform(engine, kind, run)
 
 

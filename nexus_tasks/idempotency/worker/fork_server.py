@@ -21,6 +21,7 @@ from dataclasses import asdict
 
 from celery.signals import worker_process_init
 
+from nexus_tasks import tracing
 from nexus_tasks.types import JobOutcome
 
 # Seconds without a run after which a fork server ends (see `idle` of `serve`). It holds as much memory as a worker, and
@@ -96,6 +97,7 @@ def _fork(
         worker_process_init.send(sender=None)  # as Celery does in a child of a prefork pool
         outcome = take_up(*run)
         os.write(answers, json.dumps(asdict(outcome), default=str).encode() + b"\n")
+        tracing.flush()
         code = 0
     finally:
         logging.shutdown()

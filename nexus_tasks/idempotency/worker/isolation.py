@@ -28,6 +28,7 @@ from typing import Any
 from billiard.process import current_process
 from celery.signals import worker_process_init
 
+from nexus_tasks import tracing
 from nexus_tasks.idempotency.worker.fork_server import serve
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.types import JobOutcome
@@ -43,8 +44,8 @@ class ProcessDied(Exception):
     """The process of an isolated run has ended without an outcome."""
 
 
-# Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
-TakeUp = Callable[[str, str, str, str], JobOutcome]
+# Performs a run in a child: (kind, claim key, token, canvas delivery, context of the run's span) -> outcome
+TakeUp = Callable[[str, str, str, str, str], JobOutcome]
 
 _imported_in = os.getpid()
 _in_pool_child = False
@@ -126,7 +127,8 @@ class Isolation:
             # the claim one lease later. After another lease the fork server kills the child.
             run.began = time.monotonic()
             run.limit += run.lease
-            with self._ask([run.limit + run.lease, primary.kind, primary.key, primary.token, run.delivery]) as answers:
+            named = [primary.kind, primary.key, primary.token, run.delivery, json.dumps(tracing.carrier())]
+            with self._ask([run.limit + run.lease, *named]) as answers:
                 said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
             raise ProcessDied(said[0] if said else None)

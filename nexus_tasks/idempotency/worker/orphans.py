@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.engine import JobEngine
+from nexus_tasks.idempotency.worker import run_span
 from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
@@ -103,4 +104,5 @@ def bury(engine: JobEngine, dead: Sequence[Claim]) -> None:
             log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
             continue
         log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
+        run_span.bury(claim)
         engine.publisher.publish(engine.claims.finish([claim], ["dead"]))

@@ -75,6 +75,7 @@ class Run:
     # The time when the message that started the run was published: seconds since the epoch, by the clock of Redis.
     published_at: float = 0.0
     delivery: str = ""  # the canvas delivery that started the run; the worker of the run completes it
+    took: Callable[[Sequence[Claim]], None] = lambda _claims: None  # called with siblings that the run has taken along
     lost: threading.Event = field(default_factory=threading.Event)
     given_up: bool = False  # the run was over its limit, and `give_up` ends its claims
     error: BaseException | None = None  # what the handler raised
@@ -129,6 +130,7 @@ class Run:
         self.claims = [*self.claims, *taken]
         self.requests = [*self.requests, *(asked[claim.key] for claim in taken)]
         self.hold(taken)
+        self.took(taken)
         self.publish(wakeups)
         return taken
 

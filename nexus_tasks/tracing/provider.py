@@ -1,0 +1,144 @@
+"""Where spans go: to the application's tracer provider, or to the exporter that the ``OTEL_*`` variables name.
+
+An application that uses OpenTelemetry itself has set a tracer provider, and our spans go there. Otherwise this module
+makes a provider of its own, if ``OTEL_TRACES_EXPORTER``, ``OTEL_EXPORTER_OTLP_ENDPOINT`` or
+``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` is set. OpenTelemetry's SDK reads all other ``OTEL_*`` variables.
+
+The own provider is made with the first span of a process, so after the fork of a pool's child. A thread of its own
+sends the spans, and no job waits for it. While the collector is away, the newest 2,048 spans are kept, the others lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from importlib.metadata import entry_points
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+FLUSH_WITHIN = 2.0  # seconds that the end of a process waits for its last spans to be sent
+NAME = "nexus-tasks"  # the service's name without OTEL_SERVICE_NAME
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+_lock = threading.Lock()
+_wanted: bool | None = None  # whether the variables name an exporter; `None` before they were read
+_own: Any = None  # the own provider
+_inherited: list[Any] = []  # the parent's provider: it is not used, and not deleted either, because it has open sockets
+_known: tuple[Any, Any] = (None, None)  # the provider of the last call, and its tracer
+
+
+def tracer() -> Any:
+    """The tracer that collects our spans, or ``None`` when nothing collects spans."""
+    global _known
+    provider = _of_the_application()
+    if provider is None:
+        provider = _own or (_own_provider() if _names_an_exporter() else None)
+        if provider is None:
+            return None
+    if _known[0] is not provider:
+        _known = provider, _tracer_of(provider)
+    return _known[1]
+
+
+def flush(within: float = FLUSH_WITHIN) -> None:
+    """Have the spans sent that are not sent yet. After ``within`` seconds this function returns in any case."""
+    provider = _of_the_application() or _own
+    if provider is None or not hasattr(provider, "force_flush"):
+        return
+    # The SDK ignores the time limit of `force_flush`, so a thread waits for it.
+    thread = threading.Thread(target=provider.force_flush, name="nexus-flush-spans", daemon=True)
+    with suppress(RuntimeError):  # the interpreter ends, and starts no thread any more
+        thread.start()
+        thread.join(within)
+
+
+def _of_the_application() -> Any:
+    """The application's provider, or ``None`` when it has set none. Without one, OpenTelemetry is not imported."""
+    api: Any = sys.modules.get("opentelemetry.trace")
+    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is importing it
+        return None
+    provider = api.get_tracer_provider()
+    return None if isinstance(provider, api.ProxyTracerProvider) else provider
+
+
+def _tracer_of(provider: Any) -> Any:
+    from opentelemetry.trace import NoOpTracer
+
+    found = provider.get_tracer("nexus_tasks")
+    return None if isinstance(found, NoOpTracer) else found
+
+
+def _names_an_exporter() -> bool:
+    global _wanted
+    if _wanted is None:
+        read = os.environ.get
+        exporter = read("OTEL_TRACES_EXPORTER", "").strip()
+        off = read("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none"
+        _wanted = not off and bool(exporter or any(read(name, "").strip() for name in _ENDPOINTS))
+    return _wanted
+
+
+def _own_provider() -> Any:
+    """Make the own provider. When that fails, a warning is logged once, and no span is collected."""
+    global _own, _wanted
+    with _lock:
+        if _own is None and _wanted:
+            try:
+                _own = _make()
+            except ImportError:
+                log.warning("No span is exported: the SDK is missing. Install it: pip install 'nexus-tasks[otel]'.")
+                _wanted = False
+            except Exception as error:  # no job may fail for a wrong variable, whatever an exporter raises
+                log.warning("No span is exported: %s. Correct the OTEL_* variables.", error)
+                _wanted = False
+            else:
+                atexit.register(flush)
+        return _own
+
+
+def _make() -> Any:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: NAME}))
+    # The SDK's own handler at the exit would wait up to 30 s for a collector that hangs.
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(","):
+        provider.add_span_processor(BatchSpanProcessor(_exporter(name.strip() or "otlp")))
+    return provider
+
+
+def _exporter(name: str) -> Any:
+    """The exporter of a name of ``OTEL_TRACES_EXPORTER``.
+
+    Raises:
+        LookupError: no installed package has an exporter of this name.
+    """
+    if name == "otlp":
+        read = os.environ.get
+        protocol = read("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or read("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
+        name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    for found in entry_points(group="opentelemetry_traces_exporter", name=name):
+        return found.load()()
+    raise LookupError(f"no installed package has the exporter {name}")
+
+
+def _forget() -> None:
+    """Forget the parent's provider in a forked child. The child's first span makes another one."""
+    global _own, _known, _lock
+    _lock = threading.Lock()
+    if _own is not None:
+        _inherited.append(_own)
+        atexit.unregister(flush)
+    _own, _known = None, (None, None)
+
+
+os.register_at_fork(after_in_child=_forget)
