@@ -81,7 +81,9 @@ class Settings(BaseSettings):
         description="port of the metrics and health pages of workers and beat, or the next free one; unset: none",
     )
     metrics_host: str = Field("127.0.0.1", description="address at which workers and beat serve these pages")
-    metrics_namespaces: bool = Field(False, description="name the namespaces with the longest lines in the metrics")
+    metrics_namespaces: bool = Field(
+        False, description="name namespaces in traces and in the metrics of the longest lines"
+    )
 
     model: Literal["auto", "anthropic", "offline"] = Field(
         "auto", description="the language model: `auto`, `anthropic` or `offline`"

@@ -110,22 +110,6 @@ def _value(value: Any) -> Any:
     return getattr(value, value.WhichOneof("value"))
 
 
-def drawn(spans: list[Seen]) -> str:
-    """A trace as text: each span with its start and duration, below its parent."""
-    known = {span.id: span for span in spans}
-    zero = min(span.began for span in spans)
-
-    def lines(parent: str, depth: int) -> Iterator[str]:
-        below = [s for s in spans if s.parent == parent or (not depth and s.parent not in known)]
-        for span in sorted(below, key=lambda span: span.began):
-            told = " ".join(f"{k.removeprefix('nexus.')}={v}" for k, v in sorted(span.attributes.items()))
-            name = "  " * depth + span.name
-            yield f"{name:<34}{span.began - zero:8.3f} s {span.seconds:8.3f} s  {told}"
-            yield from lines(span.id, depth + 1)
-
-    return "\n".join(lines("", 0))
-
-
 @contextmanager
 def collecting() -> Iterator[Collector]:
     """A collector for the block."""

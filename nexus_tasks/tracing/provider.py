@@ -25,29 +25,55 @@ FLUSH_WITHIN = 2.0  # seconds that the end of a process waits for its last spans
 NAME = "nexus-tasks"  # the service's name without OTEL_SERVICE_NAME
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
-_lock = threading.Lock()
-_wanted: bool | None = None  # whether the variables name an exporter; `None` before they were read
-_own: Any = None  # the own provider
-_inherited: list[Any] = []  # the parent's provider: it is not used, and not deleted either, because it has open sockets
-_known: tuple[Any, Any] = (None, None)  # the provider of the last call, and its tracer
+
+class _OwnProvider:
+    """The provider that this process makes from the variables. All deployments of the process share it."""
+
+    def __init__(self) -> None:
+        self.made: Any = None
+        self._wanted = _names_an_exporter()
+        self._lock = threading.Lock()
+        self._inherited: list[Any] = []
+
+    def get(self) -> Any:
+        """The provider, or ``None`` without an exporter. When it cannot be made, a warning is logged once."""
+        if self.made is not None or not self._wanted:
+            return self.made
+        with self._lock:
+            if self.made is None and self._wanted:
+                self._wanted = False
+                try:
+                    self.made = _make()
+                except ImportError:
+                    log.warning("No span is exported: install the SDK with `pip install 'nexus-tasks[otel]'`.")
+                except Exception as error:  # no job may fail for a wrong variable, whatever an exporter raises
+                    log.warning("No span is exported: %s. Correct the OTEL_* variables.", error)
+                else:
+                    atexit.register(flush)
+            return self.made
+
+    def after_fork(self) -> None:
+        """Forget the parent's provider, without deleting it: it has an open socket. The next span makes another one."""
+        if self.made is not None:
+            self._inherited.append(self.made)
+            atexit.unregister(flush)
+        self.made, self._wanted, self._lock = None, _names_an_exporter(), threading.Lock()
 
 
 def tracer() -> Any:
     """The tracer that collects our spans, or ``None`` when nothing collects spans."""
-    global _known
-    provider = _of_the_application()
+    provider = _of_the_application() or _own.get()
     if provider is None:
-        provider = _own or (_own_provider() if _names_an_exporter() else None)
-        if provider is None:
-            return None
-    if _known[0] is not provider:
-        _known = provider, _tracer_of(provider)
-    return _known[1]
+        return None
+    if provider not in _tracers:
+        _tracers.clear()
+        _tracers[provider] = _tracer_of(provider)
+    return _tracers[provider]
 
 
 def flush(within: float = FLUSH_WITHIN) -> None:
     """Have the spans sent that are not sent yet. After ``within`` seconds this function returns in any case."""
-    provider = _of_the_application() or _own
+    provider = _of_the_application() or _own.made
     if provider is None or not hasattr(provider, "force_flush"):
         return
     # The SDK ignores the time limit of `force_flush`, so a thread waits for it.
@@ -58,7 +84,7 @@ def flush(within: float = FLUSH_WITHIN) -> None:
 
 
 def _of_the_application() -> Any:
-    """The application's provider, or ``None`` when it has set none. Without one, OpenTelemetry is not imported."""
+    """The application's provider, or ``None`` when it has set none. This function does not import OpenTelemetry."""
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is importing it
         return None
@@ -74,31 +100,11 @@ def _tracer_of(provider: Any) -> Any:
 
 
 def _names_an_exporter() -> bool:
-    global _wanted
-    if _wanted is None:
-        read = os.environ.get
-        exporter = read("OTEL_TRACES_EXPORTER", "").strip()
-        off = read("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none"
-        _wanted = not off and bool(exporter or any(read(name, "").strip() for name in _ENDPOINTS))
-    return _wanted
-
-
-def _own_provider() -> Any:
-    """Make the own provider. When that fails, a warning is logged once, and no span is collected."""
-    global _own, _wanted
-    with _lock:
-        if _own is None and _wanted:
-            try:
-                _own = _make()
-            except ImportError:
-                log.warning("No span is exported: the SDK is missing. Install it: pip install 'nexus-tasks[otel]'.")
-                _wanted = False
-            except Exception as error:  # no job may fail for a wrong variable, whatever an exporter raises
-                log.warning("No span is exported: %s. Correct the OTEL_* variables.", error)
-                _wanted = False
-            else:
-                atexit.register(flush)
-        return _own
+    read = os.environ.get
+    exporter = read("OTEL_TRACES_EXPORTER", "").strip()
+    if exporter == "none" or read("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    return bool(exporter or any(read(name, "").strip() for name in _ENDPOINTS))
 
 
 def _make() -> Any:
@@ -131,14 +137,6 @@ def _exporter(name: str) -> Any:
     raise LookupError(f"no installed package has the exporter {name}")
 
 
-def _forget() -> None:
-    """Forget the parent's provider in a forked child. The child's first span makes another one."""
-    global _own, _known, _lock
-    _lock = threading.Lock()
-    if _own is not None:
-        _inherited.append(_own)
-        atexit.unregister(flush)
-    _own, _known = None, (None, None)
-
-
-os.register_at_fork(after_in_child=_forget)
+_own = _OwnProvider()
+_tracers: dict[Any, Any] = {}  # the provider of the last call, and its tracer
+os.register_at_fork(after_in_child=_own.after_fork)

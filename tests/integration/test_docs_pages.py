@@ -18,6 +18,7 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.errors import Permanent
 from tests import prometheus
+from tests.collector import collecting
 from tests.databases import TEMPLATE, administer
 from tests.integration.inline import time_passes, waiting, work, work_as_asked
 from tests.integration.jobkinds import BODIES, play
@@ -46,7 +47,7 @@ ELSEWHERE = {
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }
-ALONE = ("cost", "deployments", "flower", "jobs", "monitoring")  # each has a test of its own below
+ALONE = ("cost", "deployments", "flower", "jobs", "monitoring", "tracing")  # each has a test of its own below
 LEFT_OUT = {
     "nexus mcp --http 8000": "its port may be taken; tests/integration/test_mcp.py serves HTTP on a free port",
     "nexus mcp --http 0.0.0.0:8000": "the same",
@@ -138,6 +139,17 @@ def test_the_page_on_monitoring_works_as_written(here: Sandbox) -> None:
     if why := prometheus.missing():
         one.left_out["prometheus"] = why
     one.execute(DOCS / "monitoring.md")
+
+
+@pytest.mark.long
+def test_the_page_on_tracing_works_as_written(here: Sandbox) -> None:
+    with collecting() as collector:
+        here.environment |= collector.environment
+        reader(here).execute(DOCS / "tracing.md")
+        traces = {span.name: span.trace for span in collector.spans}
+        asked = {span.name for span in collector.spans if span.trace == traces["checkout"]}
+    assert {"checkout", "nexus.remember", "nexus.ingest"} <= asked
+    assert all(span.parent for span in collector.named("nexus.ingest"))
 
 
 @pytest.mark.long

@@ -347,7 +347,7 @@ OFF = [{"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, {"OTEL_SDK_DISABLED": "true"}, {"OTE
 
 @pytest.mark.parametrize("off", OFF)
 def test_without_an_exporter_no_span_is_made(here: Sandbox, collector: Collector, off: dict[str, str]) -> None:
-    code = INGEST + "from nexus_tasks.tracing import provider\nprint(provider.tracer(), provider._own)"
+    code = INGEST + "from nexus_tasks.tracing import provider\nprint(provider.tracer(), provider._own.made)"
     assert produce(here, code, **off).split() == ["None", "None"]
     assert collector.spans == []
 
