@@ -9,30 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TextIO, TypeVar
 
-from nexus_tasks import limits
-from nexus_tasks.cognition.context import Format
+from nexus_tasks import limits, services
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.idempotency.repair import repair
-from nexus_tasks.services import (
-    access,
-    correcting,
-    dreams,
-    erasure,
-    intake,
-    jobs,
-    markdown,
-    memories,
-    namespaces,
-    observation_log,
-    recall,
-    sessions,
-    status,
-    topics,
-    transfer,
-)
 from nexus_tasks.services.arguments import checked_methods
 from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.services.spans import traced_methods
@@ -42,6 +22,7 @@ from nexus_tasks.types import (
     AnswerSentence,
     AuditEntry,
     ContextBlock,
+    ContextFormat,
     DreamPlan,
     DroppedJob,
     DroppedJobs,
@@ -200,7 +181,7 @@ class Nexus:
 
             nexus.ingest("acme", "chat-42", [{"content": "I moved to Lisbon.", "author": "ann", "id": "m1"}])
         """
-        return intake.ingest(
+        return services.intake.ingest(
             self.deployment,
             namespace,
             session_key,
@@ -256,7 +237,7 @@ class Nexus:
             if job := nexus.end_session("acme", "chat-42"):
                 job.wait(timeout=60)
         """
-        return sessions.end_session(self.deployment, namespace, session_key)
+        return services.sessions.end_session(self.deployment, namespace, session_key)
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
         """Digest a session now, even if only few messages are new.
@@ -272,7 +253,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or session.
         """
-        return sessions.digest(self.deployment, namespace, session_key, rebuild=rebuild)
+        return services.sessions.digest(self.deployment, namespace, session_key, rebuild=rebuild)
 
     def extract(self, namespace: str, session_key: str) -> JobResult:
         """Extract topics and facts from the messages that the session got since its last extraction.
@@ -286,7 +267,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or session.
         """
-        return sessions.extract(self.deployment, namespace, session_key)
+        return services.sessions.extract(self.deployment, namespace, session_key)
 
     def undo(self, namespace: str, reflection: int | str) -> UndoReceipt:
         """Undo one reflection: delete its memories, and restore the facts that it changed.
@@ -311,7 +292,7 @@ class Nexus:
             nexus.memories("acme", levels=["derived"])[0].reflection  # 12
             nexus.undo("acme", 12)
         """
-        return dreams.undo(self.deployment, namespace, reflection)
+        return services.dreams.undo(self.deployment, namespace, reflection)
 
     def dream(self, namespace: str) -> JobResult:
         """Consolidate a namespace now: digest every session that has new messages, then reflect.
@@ -325,7 +306,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return dreams.dream(self.deployment, namespace)
+        return services.dreams.dream(self.deployment, namespace)
 
     def forget(
         self,
@@ -354,7 +335,7 @@ class Nexus:
             InvalidInput: not exactly one of ``memory_id``, ``session_key`` and ``everything`` is given.
             NotFound: there is no such namespace, memory or session.
         """
-        return erasure.forget(
+        return services.erasure.forget(
             self.deployment, namespace, memory_id=memory_id, session_key=session_key, everything=everything
         )
 
@@ -394,7 +375,7 @@ class Nexus:
             corrected = nexus.revise("acme", 17, "Ann is allergic to peanuts, and not to walnuts.", author="ann")
             nexus.undo("acme", corrected.reflection)
         """
-        return correcting.revise(
+        return services.correcting.revise(
             self.deployment,
             namespace,
             memory_id,
@@ -418,7 +399,7 @@ class Nexus:
             InvalidInput: the memory is a message, digest or contradiction, or it is superseded.
             NotFound: there is no such namespace or memory.
         """
-        return correcting.pin(self.deployment, namespace, memory_id, pinned=True)
+        return services.correcting.pin(self.deployment, namespace, memory_id, pinned=True)
 
     def unpin(self, namespace: str, memory_id: int) -> MemoryDetails:
         """Take back :meth:`pin`. A memory that is not pinned stays as it is.
@@ -431,7 +412,7 @@ class Nexus:
             InvalidInput: the memory is a message, digest or contradiction.
             NotFound: there is no such namespace or memory.
         """
-        return correcting.pin(self.deployment, namespace, memory_id, pinned=False)
+        return services.correcting.pin(self.deployment, namespace, memory_id, pinned=False)
 
     def export(self, namespace: str, path: str | Path | TextIO, *, overwrite: bool = True) -> TransferReceipt:
         """Write all messages and memories of a namespace to a file of JSON lines.
@@ -451,7 +432,7 @@ class Nexus:
             NotFound: there is no such namespace.
             InvalidInput: the file cannot be written, or may not be replaced.
         """
-        return transfer.export(self.deployment, namespace, _file(path), overwrite=overwrite)
+        return services.transfer.export(self.deployment, namespace, _file(path), overwrite=overwrite)
 
     def import_(self, namespace: str, path: str | Path | TextIO) -> TransferReceipt:
         """Read an export into an empty namespace. After an error, nothing is stored.
@@ -467,7 +448,7 @@ class Nexus:
             InvalidInput: the file is not an export, the file is cut off, or the namespace is not empty. Nothing was
                 stored.
         """
-        return transfer.import_(self.deployment, namespace, _file(path))
+        return services.transfer.import_(self.deployment, namespace, _file(path))
 
     def export_markdown(self, namespace: str, folder: str | Path) -> MarkdownExport:
         """Write the namespace's topics and facts to a folder: ``MEMORY.md``, a file per topic, ``facts.md``.
@@ -485,7 +466,7 @@ class Nexus:
             InvalidInput: a section has edits that :meth:`import_markdown` has not read, or a name belongs to a link,
                 or the folder cannot be written.
         """
-        return markdown.export(self.deployment, namespace, Path(folder))
+        return services.markdown.export(self.deployment, namespace, Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
         """Read topics from a folder of Markdown files. After an error, no topic is stored.
@@ -504,7 +485,7 @@ class Nexus:
         Raises:
             InvalidInput: a file is not a topic, or cannot be read. Nothing was stored.
         """
-        return markdown.import_(self.deployment, namespace, Path(folder))
+        return services.markdown.import_(self.deployment, namespace, Path(folder))
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -565,7 +546,7 @@ class Nexus:
             for hit in nexus.search("acme", "where does ann live?", levels=["explicit"], limit=3):
                 print(f"{hit.score:.2f}  {hit.subject}: {hit.content}")
         """
-        return recall.search(
+        return services.recall.search(
             self.deployment,
             namespace,
             query,
@@ -596,7 +577,7 @@ class Nexus:
         heard_only: bool = False,
         profile: bool | None = None,
         max_tokens: int | None = None,
-        format: Format = "text",
+        format: ContextFormat = "text",
         observe: bool = False,
         count: Literal["estimate", "anthropic"] = "estimate",
     ) -> ContextBlock:
@@ -641,7 +622,7 @@ class Nexus:
             block = nexus.context("acme", session_key="chat-42", query="ann and tea", max_tokens=500)
             prompt = f"{block}\\n\\n{question}"
         """
-        return recall.context(
+        return services.recall.context(
             self.deployment,
             namespace,
             session_key=session_key,
@@ -683,7 +664,7 @@ class Nexus:
 
             print(nexus.profile("acme", "ann"))
         """
-        return recall.profile(self.deployment, namespace, subject, observer=observer, max_tokens=max_tokens)
+        return services.recall.profile(self.deployment, namespace, subject, observer=observer, max_tokens=max_tokens)
 
     def ask(
         self,
@@ -725,7 +706,7 @@ class Nexus:
             answer = nexus.ask("acme", "Where did Clara get married?")
             print(answer if answer.remembered else "I do not know that yet.")
         """
-        return recall.ask(
+        return services.recall.ask(
             self.deployment,
             namespace,
             question,
@@ -770,7 +751,7 @@ class Nexus:
             InvalidInput: there is no such level.
             NotFound: there is no such namespace.
         """
-        return memories.list_memories(
+        return services.memories.list_memories(
             self.deployment,
             namespace,
             observer=observer,
@@ -795,7 +776,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return memories.list_perspectives(self.deployment, namespace, limit=limit, offset=offset)
+        return services.memories.list_perspectives(self.deployment, namespace, limit=limit, offset=offset)
 
     def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
         """Show one memory with its sources, and with the memories that it supports or superseded.
@@ -810,7 +791,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or memory.
         """
-        return memories.show_memory(self.deployment, namespace, memory_id)
+        return services.memories.show_memory(self.deployment, namespace, memory_id)
 
     def topics(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[TopicInfo]:
         """List topics without their content. The most recently changed topic comes first.
@@ -823,7 +804,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return topics.list_topics(self.deployment, namespace, limit=limit, offset=offset)
+        return services.topics.list_topics(self.deployment, namespace, limit=limit, offset=offset)
 
     def topic(self, namespace: str, filename: str) -> TopicDetails:
         """Show one topic with its content and the ids of the messages that the topic was written from.
@@ -831,7 +812,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or topic.
         """
-        return topics.show_topic(self.deployment, namespace, filename)
+        return services.topics.show_topic(self.deployment, namespace, filename)
 
     def write_topic(
         self,
@@ -872,7 +853,7 @@ class Nexus:
             topic = nexus.topic("acme", "deploys.md")
             nexus.write_topic("acme", "deploys.md", topic.content + "\\n- Not on Fridays.", revision=topic.revision)
         """
-        return topics.write_topic(
+        return services.topics.write_topic(
             self.deployment,
             namespace,
             filename,
@@ -897,7 +878,7 @@ class Nexus:
             NotFound: there is no such namespace or topic.
             Conflict: there is a topic with the new name.
         """
-        return topics.rename_topic(self.deployment, namespace, filename, new_filename)
+        return services.topics.rename_topic(self.deployment, namespace, filename, new_filename)
 
     def delete_topic(self, namespace: str, filename: str) -> None:
         """Delete a topic. The messages that it was written from stay: :meth:`forget` erases messages.
@@ -905,7 +886,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or topic.
         """
-        topics.delete_topic(self.deployment, namespace, filename)
+        services.topics.delete_topic(self.deployment, namespace, filename)
 
     def sessions(
         self, namespace: str, *, session_prefix: str = "", limit: int = 100, offset: int = 0
@@ -921,7 +902,9 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return sessions.list_sessions(self.deployment, namespace, prefix=session_prefix, limit=limit, offset=offset)
+        return services.sessions.list_sessions(
+            self.deployment, namespace, prefix=session_prefix, limit=limit, offset=offset
+        )
 
     def session(
         self,
@@ -957,7 +940,7 @@ class Nexus:
                 page = nexus.session("acme", "chat-42", after=page.next_after)
             last = nexus.session("acme", "chat-42", newest=True, limit=10).said
         """
-        return sessions.show_session(
+        return services.sessions.show_session(
             self.deployment,
             namespace,
             session_key,
@@ -982,7 +965,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or session.
         """
-        return sessions.session_facts(self.deployment, namespace, session_key, after=after, limit=limit)
+        return services.sessions.session_facts(self.deployment, namespace, session_key, after=after, limit=limit)
 
     def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:
         """Show the observation log of a session, and what its condensations have replaced.
@@ -997,7 +980,7 @@ class Nexus:
             NotFound: there is no such namespace or session, the session was never observed, or the text of that
                 generation is not kept.
         """
-        return observation_log.show(self.deployment, namespace, session_key, generation=generation)
+        return services.observation_log.show(self.deployment, namespace, session_key, generation=generation)
 
     def undo_condensation(self, namespace: str, session_key: str) -> ObservationText:
         """Undo the last condensation of a session's observation log. The notes that came since then stay.
@@ -1012,7 +995,7 @@ class Nexus:
             NotFound: there is no such namespace or session, the session was never observed, or no condensation can be
                 undone.
         """
-        return observation_log.undo(self.deployment, namespace, session_key)
+        return services.observation_log.undo(self.deployment, namespace, session_key)
 
     def clear_task(self, namespace: str, session_key: str) -> bool:
         """Clear the current task and the suggested response of a session's observation log.
@@ -1025,7 +1008,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or session, or the session was never observed.
         """
-        return observation_log.clear_task(self.deployment, namespace, session_key)
+        return services.observation_log.clear_task(self.deployment, namespace, session_key)
 
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Show the sessions that a dream would digest now, and the changes that its reflections would make.
@@ -1037,7 +1020,7 @@ class Nexus:
             NotFound: there is no such namespace.
             JobError: the model gave no answer.
         """
-        return dreams.plan(self.deployment, namespace)
+        return services.dreams.plan(self.deployment, namespace)
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self, *, limit: int = 100, offset: int = 0) -> list[NamespaceInfo]:
@@ -1047,7 +1030,7 @@ class Nexus:
             limit: the largest number of namespaces, at most 1,000.
             offset: the number of namespaces to leave out at the beginning of the list.
         """
-        return namespaces.list_namespaces(self.deployment, limit=limit, offset=offset)
+        return services.namespaces.list_namespaces(self.deployment, limit=limit, offset=offset)
 
     def namespace(self, namespace: str) -> NamespaceDetails:
         """Show one namespace with its settings and the number of its memories at each level.
@@ -1055,7 +1038,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return namespaces.show_namespace(self.deployment, namespace)
+        return services.namespaces.show_namespace(self.deployment, namespace)
 
     def create_namespace(
         self,
@@ -1091,7 +1074,7 @@ class Nexus:
         Raises:
             InvalidInput: the name or a setting is wrong. The namespace is made even if a setting is wrong.
         """
-        namespaces.create_namespace(self.deployment, namespace)
+        services.namespaces.create_namespace(self.deployment, namespace)
         return self.set_namespace(
             namespace,
             observers=observers,
@@ -1144,7 +1127,7 @@ class Nexus:
             InvalidInput: a setting is wrong. Nothing was changed.
             NotFound: there is no such namespace.
         """
-        return namespaces.change_namespace(
+        return services.namespaces.change_namespace(
             self.deployment,
             namespace,
             observers=observers,
@@ -1186,7 +1169,7 @@ class Nexus:
             made = nexus.create_token("acme", "support agent", scopes=["read", "write"])
             print(made.token)  # nexus_… : give it to the agent
         """
-        return access.create_token(self.deployment, namespace, name, scopes=scopes, expires_at=expires_at)
+        return services.access.create_token(self.deployment, namespace, name, scopes=scopes, expires_at=expires_at)
 
     def tokens(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[TokenInfo]:
         """List the tokens of a namespace without their secrets, newest first, with those revoked and expired.
@@ -1199,7 +1182,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return access.list_tokens(self.deployment, namespace, limit=limit, offset=offset)
+        return services.access.list_tokens(self.deployment, namespace, limit=limit, offset=offset)
 
     def rotate_token(self, namespace: str, token_id: str, *, grace: float = 0.0) -> NewToken:
         """Give a token a new secret. Its id, name, scopes and end stay.
@@ -1212,7 +1195,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or token, or the token is revoked.
         """
-        return access.rotate_token(self.deployment, namespace, token_id, grace=grace)
+        return services.access.rotate_token(self.deployment, namespace, token_id, grace=grace)
 
     def revoke_token(self, namespace: str, token_id: str) -> TokenInfo:
         """Refuse a token from now on. This cannot be undone. A second call changes nothing.
@@ -1224,7 +1207,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or token.
         """
-        return access.revoke_token(self.deployment, namespace, token_id)
+        return services.access.revoke_token(self.deployment, namespace, token_id)
 
     def audit(
         self,
@@ -1252,7 +1235,7 @@ class Nexus:
         Raises:
             InvalidInput: an argument is wrong.
         """
-        return access.read_audit(
+        return services.access.read_audit(
             self.deployment,
             namespace,
             action=action,
@@ -1279,7 +1262,7 @@ class Nexus:
             [acme] = nexus.status("acme").namespaces
             print(acme.underived, "messages to derive,", acme.jobs.dead, "dead letters")
         """
-        return status.status(self.deployment, namespace, limit=limit)
+        return services.status.status(self.deployment, namespace, limit=limit)
 
     def jobs(
         self,
@@ -1308,7 +1291,7 @@ class Nexus:
             NotFound: there is no such namespace.
             InvalidInput: there is no such status.
         """
-        return jobs.list_jobs(self.deployment, namespace, status, limit, kind=kind, offset=offset)
+        return services.jobs.list_jobs(self.deployment, namespace, status, limit, kind=kind, offset=offset)
 
     def finished_jobs(
         self, *, namespace: str | None = None, since: datetime | None = None, until: datetime | None = None
@@ -1327,7 +1310,7 @@ class Nexus:
 
             nexus.finished_jobs().counts["derive_memory"].get("dead", 0)
         """
-        return jobs.finished(self.deployment, namespace, since, until)
+        return services.jobs.finished(self.deployment, namespace, since, until)
 
     def job(self, job_id: str) -> JobDetails:
         """Show the details of one job.
@@ -1335,7 +1318,7 @@ class Nexus:
         Raises:
             NotFound: there is no such job. Finished jobs are kept for 30 days.
         """
-        return jobs.show_job(self.deployment, job_id)
+        return services.jobs.show_job(self.deployment, job_id)
 
     def retry_job(self, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
         """Run a dead letter again with its counters of attempts at 0, or release a reflection that is held for review.
@@ -1353,7 +1336,7 @@ class Nexus:
             NotFound: there is no open dead letter and no held reflection with this id.
             ConfigurationError: this process does not know the job's kind. The dead letter stays open.
         """
-        return jobs.retry(self.deployment, job_id, urgency=urgency)
+        return services.jobs.retry(self.deployment, job_id, urgency=urgency)
 
     def retry_jobs(
         self,
@@ -1377,7 +1360,7 @@ class Nexus:
             NotFound: there is no such namespace.
             QueueUnavailable: Redis does not answer. Some of the dead letters may have been retried already.
         """
-        return jobs.retry_many(self.deployment, namespace, kind, error, urgency)
+        return services.jobs.retry_many(self.deployment, namespace, kind, error, urgency)
 
     def drop_job(self, job_id: str) -> DroppedJob:
         """Drop a dead letter, a reflection that is held for review, or a queued job. The dropped work is not done.
@@ -1385,7 +1368,7 @@ class Nexus:
         Raises:
             NotFound: there is no open dead letter, no held reflection and no queued job with this id.
         """
-        return jobs.drop(self.deployment, job_id)
+        return services.jobs.drop(self.deployment, job_id)
 
     def quarantined(self, *, limit: int = 100, offset: int = 0) -> list[QuarantinedMessage]:
         """List the messages that no worker could read, newest first. The newest 1,000 are kept.
@@ -1397,6 +1380,8 @@ class Nexus:
         Raises:
             QueueUnavailable: Redis does not answer.
         """
+        from nexus_tasks.idempotency import quarantine
+
         return quarantine.quarantined(self.deployment.claims, limit, offset)
 
     def drop_quarantined(self, ids: Sequence[str] | None = None) -> int:
@@ -1408,6 +1393,8 @@ class Nexus:
         Raises:
             QueueUnavailable: Redis does not answer.
         """
+        from nexus_tasks.idempotency import quarantine
+
         return quarantine.drop(self.deployment.claims, ids)
 
     def repair_jobs(self) -> JobRepair:
@@ -1418,6 +1405,8 @@ class Nexus:
         Raises:
             QueueUnavailable: Redis does not answer.
         """
+        from nexus_tasks.idempotency.repair import repair
+
         return repair(self.deployment.claims)
 
     def drop_jobs(
@@ -1436,7 +1425,7 @@ class Nexus:
             NotFound: there is no such namespace.
             InvalidInput: jobs of this status cannot be dropped.
         """
-        return jobs.drop_many(self.deployment, namespace, kind, status)
+        return services.jobs.drop_many(self.deployment, namespace, kind, status)
 
     def pause_namespace(self, namespace: str, reason: str = "") -> PausedNamespace:
         """Let no job of a namespace begin until :meth:`resume_namespace` is called. Workers obey within 10 s.
@@ -1449,7 +1438,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return jobs.pause_namespace(self.deployment, namespace, reason)
+        return services.jobs.pause_namespace(self.deployment, namespace, reason)
 
     def resume_namespace(self, namespace: str) -> bool:
         """Let the jobs of a paused namespace run again. Returns whether the namespace was paused.
@@ -1457,7 +1446,7 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        return jobs.resume_namespace(self.deployment, namespace)
+        return services.jobs.resume_namespace(self.deployment, namespace)
 
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
         """Let a paused job kind run again. Call this method after the cause of the pause is corrected.
@@ -1471,7 +1460,7 @@ class Nexus:
         Raises:
             InvalidInput: there is no such kind.
         """
-        return jobs.resume(self.deployment, kind)
+        return services.jobs.resume(self.deployment, kind)
 
     aexport = _twin(export)
     aforget = _twin(forget)

@@ -20,16 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
 from celery import Celery, signals
 
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.config import CeleryConfig, add_queues, add_queues_and_schedule
-from nexus_tasks.embeddings.base import Embedder
-from nexus_tasks.embeddings.choose import embedder
 from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
 from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
@@ -41,15 +38,18 @@ from nexus_tasks.idempotency.producer.result import RunResult
 from nexus_tasks.idempotency.task import add_tasks
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
-from nexus_tasks.llm.anthropic import AnthropicModel
-from nexus_tasks.llm.base import LanguageModel
-from nexus_tasks.llm.choose import language_model
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, load_settings
 from nexus_tasks.storage import namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.namespaces import NamespaceSettings
+
+if TYPE_CHECKING:  # commands that neither derive nor search need no model, and start faster without these modules
+    from nexus_tasks.cognition.resources import Resources
+    from nexus_tasks.embeddings.base import Embedder
+    from nexus_tasks.llm.anthropic import AnthropicModel
+    from nexus_tasks.llm.base import LanguageModel
 
 T = TypeVar("T")
 
@@ -258,6 +258,8 @@ class Deployment:
         Raises:
             ConfigurationError: no embedder has the configured name, or a setting that the embedder needs is missing.
         """
+        from nexus_tasks.embeddings.choose import embedder
+
         return embedder(self.settings)
 
     @_Once
@@ -267,11 +269,15 @@ class Deployment:
         Raises:
             ConfigurationError: ``NEXUS_MODEL=auto`` finds no usable credentials (see :func:`language_model`).
         """
+        from nexus_tasks.llm.choose import language_model
+
         return language_model(self.settings)
 
     @_Once
     def claude(self) -> AnthropicModel:
         """The Claude client, which counts tokens even when jobs use another model. Only its calls need credentials."""
+        from nexus_tasks.llm.anthropic import AnthropicModel
+
         return AnthropicModel(self.settings)
 
     @_Once
@@ -281,6 +287,8 @@ class Deployment:
         Raises:
             ConfigurationError: the :attr:`model` or the :attr:`embedder` cannot be made.
         """
+        from nexus_tasks.cognition.resources import Resources
+
         return Resources(
             database=self.database,
             model=self.model,
@@ -290,13 +298,15 @@ class Deployment:
         )
 
     def preload(self) -> None:
-        """Load the model's library before the first job. Claude's library takes over 1 s to load.
+        """Load what the first jobs would have to wait for. The library of Claude takes over 1 s to load.
 
         After this call no thread runs and no connection is open.
 
         Raises:
             ConfigurationError: the :attr:`model` cannot be made.
         """
+        import nexus_tasks.cognition.reflect  # noqa: F401 - the job kinds import it at its first use
+
         if self.model.name == "anthropic":
             import anthropic
 

@@ -7,9 +7,8 @@ import re
 import threading
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
-
-import snowballstemmer
+from functools import cache, lru_cache
+from typing import Any
 
 # Scripts written without spaces. Each character counts as a word, so that two such texts can share words.
 _SPACELESS = "\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -113,7 +112,6 @@ def _lower(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower())
 
 
-_stemmer = snowballstemmer.stemmer("english")
 _stemming = threading.Lock()  # the stemmer object holds the current word, so only one thread may use it at a time
 
 
@@ -121,7 +119,14 @@ _stemming = threading.Lock()  # the stemmer object holds the current word, so on
 def stem(word: str) -> str:
     """The English (Snowball) stem of a lower-case word. Safe to call from many threads."""
     with _stemming:
-        return str(_stemmer.stemWord(word))
+        return str(_stemmer().stemWord(word))
+
+
+@cache
+def _stemmer() -> Any:
+    import snowballstemmer  # imported here, because it has a module for each of 30 languages
+
+    return snowballstemmer.stemmer("english")
 
 
 def content_words(text: str) -> list[str]:

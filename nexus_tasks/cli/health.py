@@ -25,7 +25,9 @@ def health(
     live: Annotated[
         bool, typer.Option("--live", help="Ask only whether the process lives, not whether its servers answer.")
     ] = False,
-    port: Annotated[int | None, typer.Option(help="The port of the process; unset: `NEXUS_METRICS_PORT`.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="The port of the process; unset: `NEXUS_METRICS_PORT`.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Ask a worker or beat of this machine whether it works. The exit code is 0 when it does, otherwise 1.

@@ -1,4 +1,4 @@
-"""The commands of ``nexus``, and the exit codes of their failures."""
+"""The command ``nexus``, and the exit codes of its failures."""
 
 from __future__ import annotations
 
@@ -11,31 +11,8 @@ from typing import Annotated
 import typer
 
 from nexus_tasks import __version__
-from nexus_tasks.cli import (
-    buffer,
-    completion,
-    consolidation,
-    db,
-    demo,
-    doctor,
-    forget,
-    health,
-    hook,
-    ingest,
-    jobs,
-    mcp,
-    memories,
-    metrics,
-    namespaces,
-    recall,
-    serve,
-    sessions,
-    stack,
-    status,
-    tokens,
-    topics,
-    transfer,
-)
+from nexus_tasks.cli.commands import CommandsByName
+from nexus_tasks.cli.completion import answer_shell
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
 from nexus_tasks.cli.output import no_color
 from nexus_tasks.errors import NexusError
@@ -43,6 +20,7 @@ from nexus_tasks.types.hidden_characters import show_hidden
 
 app = typer.Typer(
     name="nexus",
+    cls=CommandsByName,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,40 +44,6 @@ def nexus(
     """Always-on memory for AI agents, as a Celery application."""
 
 
-app.command()(demo.demo)
-stack.register(app)
-app.add_typer(db.app, name="db")
-app.command()(ingest.ingest)
-app.command()(ingest.remember)
-app.command()(recall.search)
-app.command()(recall.context)
-app.command()(recall.ask)
-app.command()(recall.profile)
-app.add_typer(memories.app, name="memories")
-app.add_typer(sessions.app, name="sessions")
-app.add_typer(namespaces.app, name="namespaces")
-app.command()(consolidation.digest)
-app.command()(consolidation.dream)
-app.command()(consolidation.extract)
-app.add_typer(topics.app, name="topics")
-app.command()(consolidation.undo)
-app.command()(forget.forget)
-app.command()(transfer.export)
-app.command("import")(transfer.import_)
-app.command()(status.status)
-app.command()(metrics.metrics)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(tokens.app, name="tokens")
-app.command()(tokens.audit)
-app.add_typer(buffer.app, name="buffer")
-app.command()(mcp.mcp)
-app.command()(serve.serve)
-app.add_typer(hook.app, name="hook")
-app.command()(doctor.doctor)
-app.command()(health.health)
-app.command()(completion.completion)
-
-
 def main() -> None:
     """Run the command that the arguments name, and exit with its code."""
     sys.exit(_run())
@@ -114,7 +58,7 @@ def _run() -> int:
         from typer import rich_utils  # the console of --help and of usage errors
 
         rich_utils.COLOR_SYSTEM = None
-    completion.answer_shell()
+    answer_shell()
     try:
         try:
             _warn_of_mistyped_settings()

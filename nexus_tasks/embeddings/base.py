@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # numpy takes 0.07 s to import, and most commands embed nothing
+    import numpy as np
+    from numpy.typing import NDArray
 
-Vectors = NDArray[np.float32]
+    Vectors: TypeAlias = NDArray[np.float32]
+else:
+    Vectors = Any
 
 
 class Embedder(Protocol):

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from nexus_tasks.embeddings.base import Embedder
-from nexus_tasks.embeddings.hashing import HashingEmbedder
-from nexus_tasks.embeddings.minilm import MiniLMEmbedder
-from nexus_tasks.embeddings.openai_compatible import OpenAICompatibleEmbedder
-from nexus_tasks.embeddings.sentence_transformers import DEFAULT_MODEL, SentenceTransformerEmbedder
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
 
@@ -21,10 +17,16 @@ def embedder(settings: Settings) -> Embedder:
     """
     name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":
+        from nexus_tasks.embeddings.hashing import HashingEmbedder
+
         return HashingEmbedder()
     if name == "minilm":
+        from nexus_tasks.embeddings.minilm import MiniLMEmbedder
+
         return MiniLMEmbedder(model)
     if name == "sentence-transformers":
+        from nexus_tasks.embeddings.sentence_transformers import DEFAULT_MODEL, SentenceTransformerEmbedder
+
         return SentenceTransformerEmbedder(model or DEFAULT_MODEL)
     if name == "openai-compatible":
         if not (model and url):
@@ -32,6 +34,8 @@ def embedder(settings: Settings) -> Embedder:
                 "The openai-compatible embedder needs an address and a model.",
                 remedy="Set NEXUS_EMBEDDER_URL (such as http://localhost:11434/v1) and NEXUS_EMBEDDER_MODEL.",
             )
+        from nexus_tasks.embeddings.openai_compatible import OpenAICompatibleEmbedder
+
         key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
         return OpenAICompatibleEmbedder(url, model, key)
     known = ", ".join(KNOWN)

@@ -14,16 +14,19 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BufferError, InvalidInput, NotFound
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
-from nexus_tasks.services.ingestion import SessionWriter, scrubbed
 from nexus_tasks.storage import namespaces, tenancy
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+
+if TYPE_CHECKING:  # a search stores the buffer only when something waits in it
+    from nexus_tasks.services.ingestion import SessionWriter
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ def keep(
     Raises:
         BufferError: the call could not be written to the buffer.
     """
+    from nexus_tasks.services.ingestion import scrubbed
+
     said = [asdict(scrubbed(one)) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
     deployment.local(_Clock).looked_at = float("-inf")
@@ -221,6 +226,8 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
     Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the entries that must wait: events
     whose messages are not in the agent's transcript yet, and entries of an unknown type.
     """
+    from nexus_tasks.services.ingestion import SessionWriter
+
     unknown = {entry.entry_seq for entry in entries if not _is_known(entry)}
     entries = [entry for entry in entries if entry.entry_seq not in unknown]
     if not entries:

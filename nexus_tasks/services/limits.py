@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from nexus_tasks import services
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NotAllowed, NotFound
-from nexus_tasks.services import jobs
 from nexus_tasks.storage import tenancy
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def _check(
     if "namespace" in signature.parameters:
         given["namespace"] = allowed_namespace(allowed, given.get("namespace"), method)
     elif "job_id" in signature.parameters:
-        if jobs.show_job(deployment, given["job_id"]).namespace not in allowed:
+        if services.jobs.show_job(deployment, given["job_id"]).namespace not in allowed:
             raise NotFound(f"There is no job {given['job_id']!r}.", remedy="List jobs with `nexus jobs list`.")
     elif method not in _WITHOUT_NAMESPACE:
         refuse_limited(allowed, method)

@@ -9,20 +9,19 @@ from typing import get_args
 
 from nexus_tasks import limits
 from nexus_tasks.cognition import retrieval
-from nexus_tasks.cognition.answering import AnswerRequest, answer
-from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, make_profile, render_as
+from nexus_tasks.cognition.context import ContextRequest, assemble, fit_to_count, make_profile, render_as
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.services import buffer_flush, observation
+from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.memories import memory_filter
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
-from nexus_tasks.tasks.handler import dry_context
 from nexus_tasks.types import (
     Answer,
     AnswerSentence,
     ContextBlock,
+    ContextFormat,
     Recalls,
     Standing,
     as_stored,
@@ -88,7 +87,7 @@ def context(
     heard_only: bool,
     profile: bool | None,
     max_tokens: int | None,
-    form: Format,
+    form: ContextFormat,
     observe: bool,
     count: str,
 ) -> ContextBlock:
@@ -98,7 +97,7 @@ def context(
     _check_heard_only(observer, heard_only=heard_only)
     if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= limits.CONTEXT_TOKENS):
         raise InvalidInput(f"max_tokens must be 1 to {limits.CONTEXT_TOKENS:,}, not {max_tokens!r}.")
-    if form not in get_args(Format):
+    if form not in get_args(ContextFormat):
         raise InvalidInput(f"format must be text, anthropic, openai or json, not {form!r}.")
     buffer_flush.store_pending(deployment)
     if observe:
@@ -124,6 +123,8 @@ def context(
                     without=without,
                 )
                 return assemble(tx, deployment.embedder, asked)
+
+        from nexus_tasks.services import observation
 
         return observation.read(
             deployment, namespace, session_key, max_tokens=max_tokens, form=form, find=find if query else None
@@ -166,6 +167,9 @@ def ask(
     on_sentence: Callable[[AnswerSentence], None] | None,
 ) -> Answer:
     """See :meth:`nexus_tasks.client.Nexus.ask`."""
+    from nexus_tasks.cognition.answering import AnswerRequest, answer
+    from nexus_tasks.tasks.handler import dry_context
+
     if not question.strip():
         raise InvalidInput("question must be a non-empty text.")
     _check_heard_only(observer, heard_only=heard_only)

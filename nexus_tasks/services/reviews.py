@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nexus_tasks.cognition import reflect
 from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
@@ -45,6 +44,8 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     if run.namespace_id is None:  # the job's namespace does not exist
         return None
     scope = json.loads(run.scope)
+    from nexus_tasks.cognition import reflect
+
     if not reflect.release(tx, run.namespace_id, scope["observer"], scope["subject"], drop=drop):
         return None
     if drop:

@@ -14,7 +14,6 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
-import numpy as np
 from sqlalchemy import Table, TextClause, text
 from sqlalchemy.dialects import postgresql
 
@@ -78,6 +77,6 @@ def _as_json(value: object) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # an array of numpy
         return f"[{','.join(map(repr, value.tolist()))}]"  # the text form of a pgvector
     raise TypeError(f"{type(value).__name__} has no JSON form here")

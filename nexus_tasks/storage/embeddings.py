@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-import numpy as np
 from sqlalchemy import ColumnElement, delete, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
@@ -43,6 +42,8 @@ def store(
     """
     ids = [memory_id for memory_id in sorted(wordings) if wordings[memory_id] in vectors]
     if ids:
+        import numpy as np
+
         placed = np.stack([vectors[wordings[memory_id]] for memory_id in ids])
         row = {"namespace_id": namespace_id, "model": model, "ids": ids, "reals": Reals(placed)}
         tx.execute(_STORE, row | {"dim": placed.shape[1]})

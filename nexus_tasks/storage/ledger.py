@@ -12,15 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import delete, func, insert, select, text, update
 
-from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Price
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
+
+if TYPE_CHECKING:
+    from nexus_tasks.llm.base import Usage
 
 # A call through the Message Batches API costs this share of the price of a direct call.
 # https://platform.claude.com/docs/en/build-with-claude/batch-processing

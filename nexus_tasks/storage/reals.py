@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-import numpy as np
 import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
@@ -17,7 +16,7 @@ from nexus_tasks.embeddings.base import Vectors
 
 _FLOAT4, _FLOAT4_ARRAY = 700, 1021  # ids of types; Postgres' src/include/catalog/pg_type.dat fixes them
 _HEAD = struct.Struct(">iiIii")
-_ITEM = np.dtype([("size", ">i4"), ("value", ">f4")])
+_ITEM_BYTES = 8  # the length and the value of a number
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Reals:
     @property
     def size(self) -> int:
         """The size of the parameter in bytes: a header, and 4 bytes of length and 4 bytes of value for each number."""
-        return _HEAD.size + self.values.size * _ITEM.itemsize
+        return _HEAD.size + self.values.size * _ITEM_BYTES
 
 
 class _RealsDumper(Dumper):
@@ -37,8 +36,10 @@ class _RealsDumper(Dumper):
     oid = _FLOAT4_ARRAY
 
     def dump(self, obj: Reals) -> bytes:
+        import numpy as np
+
         flat = np.asarray(obj.values).ravel()
-        items = np.empty(flat.size, dtype=_ITEM)
+        items = np.empty(flat.size, dtype=[("size", ">i4"), ("value", ">f4")])
         items["size"], items["value"] = 4, flat
         # The header: 1 (one dimension), 0 (no nulls), the elements' type, the number of elements, and 1 (the index of
         # the first element).

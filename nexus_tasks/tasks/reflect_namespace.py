@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from nexus_tasks.cognition import reflect
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.tasks import follow_ups, reflect_perspective
@@ -26,6 +25,8 @@ class ReflectNamespace(Arguments):
 @in_namespace
 def reflect_namespace(work: NamespaceRun, _arguments: ReflectNamespace) -> JobOutcome:
     """Ask for a reflection of each perspective with new facts, then archive old messages."""
+    from nexus_tasks.cognition import reflect  # heavy, and a producer needs none of it
+
     namespace = work.namespace.name
     outcome, due = reflect.reflect_namespace(work.resources, work.context())
     urgency = work.run.flags.urgency or "live"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from nexus_tasks.cognition import reflect
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
@@ -51,6 +50,8 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @in_namespace
 def reflect_perspective(work: NamespaceRun, arguments: ReflectPerspective) -> JobOutcome:
     """Reflect on a perspective's new facts, at most 100 per run."""
+    from nexus_tasks.cognition import reflect  # heavy, and a producer needs none of it
+
     observer, subject, namespace = arguments.observer, arguments.subject, work.namespace.name
     outcome, more = reflect.reflect_perspective(work.resources, work.context(), observer, subject)
     if more:

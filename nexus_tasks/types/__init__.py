@@ -7,7 +7,7 @@ package are private.
 
 from nexus_tasks.types.access import TOKEN_SCOPES, AuditEntry, NewToken, TokenInfo, TokenScope
 from nexus_tasks.types.answers import Answer, AnswerSentence
-from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
+from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextFormat, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
 from nexus_tasks.types.jobs import (
     JOB_STATUSES,
@@ -98,6 +98,7 @@ __all__ = [
     "Citation",
     "CitedMemory",
     "ContextBlock",
+    "ContextFormat",
     "ContextSection",
     "DigestText",
     "Document",

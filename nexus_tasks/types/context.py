@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nexus_tasks.types.document import Document
+
+ContextFormat = Literal["text", "anthropic", "openai", "json"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def test_content_words_keep_numbers_and_negations() -> None:
 def test_stemming_is_safe_between_threads() -> None:
     plain = [f"{letter}{ending}" for letter in "abcdefghijklmnopqrstuvwxyz" * 8 for ending in ("unning", "ationally")]
     words = [f"{word}{i}ness" for i, word in enumerate(plain)]
-    expected = {word: text._stemmer.stemWord(word) for word in words}
+    expected = {word: text._stemmer().stemWord(word) for word in words}
     wrong: list[str] = []
 
     def work(seed: int) -> None:

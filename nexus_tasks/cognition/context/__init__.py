@@ -12,6 +12,6 @@ clock.
 from nexus_tasks.cognition.context.assemble import ContextRequest, assemble, choose
 from nexus_tasks.cognition.context.counting import fit_to_count
 from nexus_tasks.cognition.context.profile import make_profile
-from nexus_tasks.cognition.context.render import Format, render_as
+from nexus_tasks.cognition.context.render import render_as
 
-__all__ = ["ContextRequest", "Format", "assemble", "choose", "fit_to_count", "make_profile", "render_as"]
+__all__ = ["ContextRequest", "assemble", "choose", "fit_to_count", "make_profile", "render_as"]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import replace
-from typing import Literal
 
 from nexus_tasks.cognition.context.token_budget import line_tokens
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import ContextBlock, ContextSection
-
-Format = Literal["text", "anthropic", "openai", "json"]
+from nexus_tasks.types import ContextBlock, ContextFormat, ContextSection
 
 
-def render_as(block: ContextBlock, form: Format) -> ContextBlock:
+def render_as(block: ContextBlock, form: ContextFormat) -> ContextBlock:
     """The block in the form ``form``.
 
     ``anthropic`` and ``openai`` set the block's ``messages``, with which a request to Anthropic's Messages API or to
