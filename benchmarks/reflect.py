@@ -61,8 +61,11 @@ class Counted:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.name, self.model_for, self.probe = model, model.name, model.model_for, model.probe
-        self.batches = None  # so every request is asked live
+        self.provider_for, self.preload = model.provider_for, model.preload
         self.pairs = 0
+
+    def batches_for(self, purpose: Purpose) -> None:
+        """None, so every request is asked live."""
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
         """Ask, and count."""
@@ -157,15 +160,20 @@ def _keep_up(database: Database) -> None:
 class Recording:
     """A model that notes the relations of the offline model and answers with none, so that no fact changes."""
 
-    name, batches = "offline", None
+    name = "offline"
 
     def __init__(self) -> None:
         self.relations: set[frozenset[int]] = set()
         self.pairs, self.calls, self.tokens = 0, 0, 0
 
+    def batches_for(self, purpose: Purpose) -> None:
+        """None, so every request is asked live."""
+
     def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002
         """One name for all."""
         return self.name
+
+    provider_for = model_for
 
     def probe(self) -> None:
         """It needs no credentials."""

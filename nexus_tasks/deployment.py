@@ -298,7 +298,7 @@ class Deployment:
         )
 
     def preload(self) -> None:
-        """Load what the first jobs would have to wait for. The library of Claude takes over 1 s to load.
+        """Load what the first jobs would have to wait for. The libraries of the models take over 1 s to load.
 
         After this call no thread runs and no connection is open.
 
@@ -307,11 +307,7 @@ class Deployment:
         """
         import nexus_tasks.cognition.reflect  # noqa: F401 - the job kinds import it at its first use
 
-        if self.model.name == "anthropic":
-            import anthropic
-
-            with anthropic.Anthropic(api_key="unused") as client:
-                _ = client.messages  # the library loads much of itself only when a client is made and used
+        self.model.preload()
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespace(self, name: str) -> NamespaceSettings | None:

@@ -85,17 +85,19 @@ class Settings(BaseSettings):
         False, description="name namespaces in traces and in the metrics of the longest lines"
     )
 
-    model: Literal["auto", "anthropic", "offline"] = Field(
-        "auto", description="the language model: `auto`, `anthropic` or `offline`"
+    model: Literal["auto", "anthropic", "openai", "offline"] = Field(
+        "auto", description="the language model: `auto`, `anthropic`, `openai` or `offline`"
     )
-    model_derive: str = Field("claude-haiku-5-5", description="Claude model that derives facts")
-    model_reflect: str = Field("claude-sonnet-5-5", description="Claude model that reflects")
-    model_digest: str = Field("claude-haiku-5-5", description="Claude model that digests sessions")
-    model_observe: str = Field("claude-haiku-5-5", description="Claude model that observes long conversations")
-    model_condense: str = Field("claude-haiku-5-5", description="Claude model that condenses observation logs")
-    model_topics: str = Field("claude-haiku-5-5", description="Claude model that writes topics")
-    model_facts: str = Field("claude-haiku-5-5", description="Claude model that extracts facts after a turn")
-    model_answer: str = Field("claude-sonnet-5-5", description="Claude model that answers questions")
+    model_derive: str = Field(
+        "claude-haiku-5-5", description="model that derives facts: a name, `PROVIDER/NAME` or `offline`"
+    )
+    model_reflect: str = Field("claude-sonnet-5-5", description="model that reflects")
+    model_digest: str = Field("claude-haiku-5-5", description="model that digests sessions")
+    model_observe: str = Field("claude-haiku-5-5", description="model that observes long conversations")
+    model_condense: str = Field("claude-haiku-5-5", description="model that condenses observation logs")
+    model_topics: str = Field("claude-haiku-5-5", description="model that writes topics")
+    model_facts: str = Field("claude-haiku-5-5", description="model that extracts facts after a turn")
+    model_answer: str = Field("claude-sonnet-5-5", description="model that answers questions")
     max_tokens_derive: int = Field(8_000, ge=256, description="longest answer of a derivation, tokens")
     max_tokens_reflect: int = Field(8_000, ge=256, description="longest answer of a reflection, tokens")
     max_tokens_digest: int = Field(4_000, ge=256, description="longest answer of a digest, tokens")
@@ -107,7 +109,21 @@ class Settings(BaseSettings):
     max_tokens_facts: int = Field(4_000, ge=256, description="longest answer with facts after a turn, tokens")
     max_tokens_answer: int = Field(2_000, ge=256, description="longest answer to a question, tokens")
     model_timeout: float = Field(120.0, gt=0, description="seconds that one model call may take")
-    anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
+    anthropic_base_url: str | None = Field(
+        None, description="another address for the Claude API: a gateway, or a local server with Anthropic's API"
+    )
+    anthropic_structured_output: Literal["schema", "tool", "json"] | None = Field(
+        None, description="how Claude answers: by `schema`, by `tool` or as `json`; unset: found out for each model"
+    )
+    openai_base_url: str | None = Field(
+        None, description="address of a server with OpenAI's API, up to `/v1`; unset: as OpenAI's SDK finds it"
+    )
+    openai_model: str | None = Field(
+        None, description="model of the provider `openai` for purposes whose own setting is unset"
+    )
+    openai_structured_output: Literal["schema", "tool", "json"] | None = Field(
+        None, description="the same for the provider `openai`"
+    )
     prices: dict[str, Price] = Field(
         default_factory=dict,
         description="JSON: model → USD per million tokens [input, output, cache write, cache read]",
@@ -210,6 +226,11 @@ class Settings(BaseSettings):
     reflection_block_after_tokens: int = Field(
         48_000, ge=1, description="tokens of the observation log at which a read waits for the condensed log"
     )
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _provider(cls, given: Any) -> Any:
+        return "openai" if given == "openai-compatible" else given  # as the embedder of such servers is called
 
     @field_validator("home")
     @classmethod

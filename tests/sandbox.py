@@ -192,7 +192,11 @@ def sandbox(servers: ServerAddresses, **settings: str) -> Iterator[Sandbox]:
     node = os.environ.get("TEST_RABBITMQ")
     if node:
         ours.setdefault("NEXUS_BROKER_URL", rabbitmq.make_vhost(node, name))
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "ANTHROPIC_", "CELERY_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("NEXUS_", "ANTHROPIC_", "OPENAI_", "AZURE_OPENAI_", "CELERY_"))
+    }
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nexus-test-") as folder:
         ours["NEXUS_HOME"] = folder

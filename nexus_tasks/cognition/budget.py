@@ -115,12 +115,13 @@ def _hold(
 def highest_cost(resources: Resources, request: ModelRequest[Any]) -> Decimal:
     """The highest possible cost of a live call, in USD.
 
-    The estimated input tokens are priced as cache writes, which are the most expensive kind of input. The answer is
-    priced at its highest length, ``max_tokens_PURPOSE`` tokens.
+    The estimated input tokens are priced as input or as cache writes, whichever costs more. The answer is priced at its
+    highest length, ``max_tokens_PURPOSE`` tokens.
     """
-    text = request.instructions + request.transcript + request.question
-    usage = Usage(
-        cache_write_tokens=estimate_tokens(text),
-        output_tokens=getattr(resources.settings, f"max_tokens_{request.purpose}"),
+    tokens = estimate_tokens(request.instructions + request.transcript + request.question)
+    longest = getattr(resources.settings, f"max_tokens_{request.purpose}")
+    price = resources.settings.price_of(resources.model.model_for(request.purpose))
+    return max(
+        ledger.cost_usd(Usage(input_tokens=tokens, output_tokens=longest), price),
+        ledger.cost_usd(Usage(cache_write_tokens=tokens, output_tokens=longest), price),
     )
-    return ledger.cost_usd(usage, resources.settings.price_of(resources.model.model_for(request.purpose)))

@@ -27,14 +27,23 @@ from nexus_tasks.cognition import budget
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import AwaitsBatch, Erased, JobError, OverBudget, Throttled, Transient
-from nexus_tasks.llm.base import AnswerT, BatchItemResult, BatchProvider, Completion, ModelRequest, NoBatches
+from nexus_tasks.llm.base import (
+    AnswerT,
+    BatchItemResult,
+    BatchProvider,
+    Completion,
+    LanguageModel,
+    ModelRequest,
+    NoBatches,
+    Purpose,
+)
 from nexus_tasks.storage import batches, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
 log = logging.getLogger(__name__)
 
-PURPOSES = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
+PURPOSES: frozenset[Purpose] = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
 # For this many seconds, a stored request waits until ``batch_threshold`` requests make a batch. After the wait, the
 # request's job calls the model live.
 PATIENCE = 600.0
@@ -141,6 +150,11 @@ class BatchProgress:
     detail: str = ""
 
 
+def batch_provider(model: LanguageModel) -> BatchProvider | None:
+    """The message batches of ``model``: at most one of its providers has message batches."""
+    return next((found for purpose in sorted(PURPOSES) if (found := model.batches_for(purpose))), None)
+
+
 def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> BatchProgress:
     """Take each of a namespace's batches to its next step, and make a new batch when enough requests are stored.
 
@@ -150,7 +164,7 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
     Args:
         still_mine: a function that raises when the run has lost its claim.
     """
-    provider = resources.model.batches
+    provider = batch_provider(resources.model)
     back = False
     with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.database_time(tx)

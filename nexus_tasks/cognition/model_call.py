@@ -47,7 +47,7 @@ def ask(
     model = resources.model.model_for(request.purpose)
     about = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": resources.model.name,
+        "gen_ai.provider.name": resources.model.provider_for(request.purpose),
         "gen_ai.request.model": model,
         "nexus.model.purpose": request.purpose,
     }
@@ -74,11 +74,13 @@ def _ask(
             return request.answer.model_validate(saved)
         except ValidationError as error:  # The hash covers the schema, so a saved answer that does not fit is a bug.
             raise InvalidAnswer("A saved answer does not fit its schema.") from error
-    if resources.model.batches is not None and request.purpose in message_batches.PURPOSES:
-        batched = message_batches.find_answer(resources, job, resources.model.batches, request, request_hash)
-        if batched is not None:
-            span.set("nexus.model.batched", True)
-            return _answer_or_raise(batched)
+    if request.purpose in message_batches.PURPOSES:
+        provider = resources.model.batches_for(request.purpose)
+        if provider is not None:
+            batched = message_batches.find_answer(resources, job, provider, request, request_hash)
+            if batched is not None:
+                span.set("nexus.model.batched", True)
+                return _answer_or_raise(batched)
     with budget.hold_for_call(resources, job, request):
         model_of = resources.model
         completion = model_of.complete(request) if on_text is None else model_of.stream(request, on_text)

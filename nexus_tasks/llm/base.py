@@ -75,7 +75,7 @@ class Completion(Generic[AnswerT]):
     """The result of a model call. When the reply is unusable, ``answer`` is ``None`` and ``fault`` is the reason.
 
     A fault is a value and not an exception, because an unusable reply also costs money, and the ledger records its
-    usage.
+    usage. ``misshapen`` says that a server which enforces the answer's schema cannot have sent the reply.
     """
 
     model: str
@@ -84,6 +84,7 @@ class Completion(Generic[AnswerT]):
     answer: AnswerT | None = None
     fault: Literal["", "invalid", "truncated", "refused"] = ""
     detail: str = ""
+    misshapen: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -151,13 +152,19 @@ class BatchProvider(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A provider of language models, identified by ``name``: ``anthropic`` or ``offline``."""
+    """A provider of language models, identified by ``name``: ``anthropic``, ``openai`` or ``offline``.
+
+    A model that several providers answer for (:class:`~nexus_tasks.llm.per_purpose.ModelPerPurpose`) has all names.
+    """
 
     name: str
 
-    @property
-    def batches(self) -> BatchProvider | None:
-        """The provider's message batches, or ``None`` when the provider has no message batches."""
+    def batches_for(self, purpose: Purpose) -> BatchProvider | None:
+        """The message batches that ``purpose`` may use; ``None`` when its provider has no message batches."""
+        ...
+
+    def provider_for(self, purpose: Purpose) -> str:
+        """The name of the provider that answers ``purpose``."""
         ...
 
     def model_for(self, purpose: Purpose) -> str:
@@ -174,6 +181,10 @@ class LanguageModel(Protocol):
 
     def stream(self, request: ModelRequest[AnswerT], on_text: Callable[[str], None]) -> Completion[AnswerT]:
         """Call the model as :meth:`complete` does, and give each piece of its reply to ``on_text`` as it arrives."""
+        ...
+
+    def preload(self) -> None:
+        """Load the provider's library, which may take over 1 s. No thread runs and no connection is open afterwards."""
         ...
 
     def probe(self) -> None:

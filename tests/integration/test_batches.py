@@ -250,7 +250,7 @@ def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Sandbox
         here.sql("UPDATE message_batches SET api_id = 'msgbatch_unknown'")
     else:
         [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
-        provider = default_deployment().resources.model.batches
+        provider = default_deployment().resources.model.batches_for("digest")
         assert provider is not None
         provider.cancel(api_id)
     later(here)
@@ -263,7 +263,7 @@ def test_somebody_else_s_batch_is_not_taken_for_ours(
     here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dream(*SESSIONS)
-    provider = default_deployment().resources.model.batches
+    provider = default_deployment().resources.model.batches_for("digest")
     assert provider is not None
     params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
     submit, cut = AnthropicBatchProvider.submit, []
@@ -536,7 +536,7 @@ def test_cut_results_are_a_transient_error(here: Sandbox, slow: StandIn) -> None
     slow.end_batches()
     slow.batch_faults["results"] = faults.cut()
     [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
-    provider = default_deployment().resources.model.batches
+    provider = default_deployment().resources.model.batches_for("digest")
     assert provider is not None
     with pytest.raises(Transient):
         list(provider.results(api_id))

@@ -61,7 +61,6 @@ class Counting:
     """
 
     name = "counting"
-    batches = None
 
     def __init__(self, *, thinks: Callable[[], object] = lambda: None, stubborn: bool = False) -> None:
         self.thinks = thinks
@@ -69,8 +68,13 @@ class Counting:
         self.stubborn = stubborn  # its condensed log is no shorter
         self.calls = 0
 
+    def batches_for(self, purpose: Purpose) -> None:
+        pass
+
     def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one for all
         return self.name
+
+    provider_for = model_for
 
     def probe(self) -> None:
         pass

@@ -18,7 +18,9 @@ LONGEST_CONTENT = 240
 
 
 def default_answer(call: Call) -> Any:
-    """What a sensible model would say, for any purpose."""
+    """What a sensible model would say, for any purpose. A model that is told no schema talks."""
+    if not call.schema:
+        return "What an interesting conversation! What would you like to know about it?"
     if call.purpose == "derive":
         return derive(call)
     if call.purpose == "digest":

@@ -17,6 +17,7 @@ def isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     the SDK raises when that folder holds no profile.
     """
     for name in list(os.environ):
-        if name.startswith(("ANTHROPIC_", "NEXUS_")) or name.lower().endswith("_proxy"):
+        if name.startswith(("ANTHROPIC_", "OPENAI_", "AZURE_OPENAI_", "NEXUS_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NEXUS_HOME", str(home / "nexus"))

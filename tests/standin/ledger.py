@@ -37,11 +37,24 @@ class Call:
     batch: str = ""
     outcome: str = ""
     usage: dict[str, int] = field(default_factory=dict)
+    prefix_caching: bool = False  # the server caches by itself, as OpenAI does; otherwise up to the request's markers
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema the answer is to follow; empty when none was given."""
-        return dict(((self.params.get("output_config") or {}).get("format") or {}).get("schema") or {})
+        """The schema the answer is to follow: as structured output, of the tool, or in the prompt; empty without."""
+        given = ((self.params.get("output_config") or {}).get("format") or {}).get("schema")
+        for tool in self.params.get("tools") or ():
+            if tool["name"] == self.tool:
+                given = tool["input_schema"]
+        _, said, after = self.text.partition("fit this JSON schema:\n")
+        if not given and said:
+            given, _ = json.JSONDecoder().raw_decode(after)
+        return dict(given or {})
+
+    @cached_property
+    def tool(self) -> str:
+        """The tool that the model has to call, or nothing."""
+        return str((self.params.get("tool_choice") or {}).get("name", ""))
 
     @cached_property
     def purpose(self) -> str:

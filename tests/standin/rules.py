@@ -10,7 +10,15 @@ from typing import Any
 from tests.standin.faults import Fault, not_found, status
 
 MODELS = frozenset(
-    {"claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5", "claude-sonnet-5", "claude-opus-5", "claude-haiku-4-5"}
+    {
+        "small",
+        "claude-haiku-5-5",
+        "claude-sonnet-5-5",
+        "claude-opus-5-5",
+        "claude-sonnet-5",
+        "claude-opus-5",
+        "claude-haiku-4-5",
+    }
 )
 CUSTOM_ID = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 MARKERS = 4
@@ -18,12 +26,16 @@ MARKERS = 4
 
 def refuse_headers(headers: Message[str, str]) -> Fault | None:
     """No key, or no version."""
+    if headers.get("Api-Key") or (headers.get("Authorization") and "openai" in str(headers.get("User-Agent")).lower()):
+        return None  # OpenAI's SDK, which knows no such version
     if not (headers.get("Authorization") or headers.get("X-Api-Key")):
         return status(401, "authentication_error", "x-api-key header is required")
     return None if headers.get("anthropic-version") else _bad("anthropic-version: header is required")
 
 
-def refuse_params(params: Mapping[str, Any], models: frozenset[str] | set[str]) -> Fault | None:
+def refuse_params(
+    params: Mapping[str, Any], models: frozenset[str] | set[str], lacks: frozenset[str] = frozenset()
+) -> Fault | None:
     """A malformed Messages body, or an unknown model."""
     missing = [name for name in ("model", "max_tokens", "messages") if not params.get(name)]
     if missing:
@@ -33,6 +45,11 @@ def refuse_params(params: Mapping[str, Any], models: frozenset[str] | set[str]) 
     if "temperature" in params:
         return _bad("temperature: Extra inputs are not permitted")
     blocks = _blocks(params)
+    for feature, field in (("schema", "output_config"), ("tool", "tools")):
+        if feature in lacks and field in params:
+            return _bad(f"{field}: Extra inputs are not permitted")
+    if "caching" in lacks and any("cache_control" in block for block in blocks):
+        return _bad("system.0.cache_control: Extra inputs are not permitted")
     if any(not block.get("text", "").strip() for block in blocks):
         return _bad("messages: text content blocks must be non-empty")
     if sum(bool(block.get("cache_control")) for block in blocks) > MARKERS:

@@ -13,11 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.standin import openai
 from tests.standin.answers import default_answer
 from tests.standin.batches import Batches, Result
 from tests.standin.cache import PromptCache
 from tests.standin.faults import Fault, not_found, status
 from tests.standin.ledger import Call, Counters, tokens
+from tests.standin.protocols import Chat, Messages, call_tool, without
 from tests.standin.rules import CUSTOM_ID, MODELS, refuse_params
 from tests.standin.wire import Listener, Reply
 
@@ -25,6 +27,7 @@ Predicate = Callable[[Call], bool]
 Answer = Callable[[Call], Any]  # returns a dict, a pydantic model, the text itself, or a list of content blocks
 
 KEY = "sk-ant-standin-0123456789"
+OPENAI_KEY = "sk-standin-0123456789"
 
 
 @dataclass
@@ -38,6 +41,10 @@ class StandIn:
     latency: float = 0.0
     batch_delay: float | None = 0.0
     port: int = 0
+    # Features of a real server that this one lacks: it rejects a request that uses one, or ignores it in the request.
+    # They are schema, tool, caching, batches, max_tokens, max_completion_tokens, and usage (only to ignore).
+    lacks: frozenset[str] = frozenset()
+    ignores: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.counters = Counters()
@@ -84,6 +91,16 @@ class StandIn:
             "NO_PROXY": "127.0.0.1",
         }
 
+    def openai_environment(self) -> dict[str, str]:
+        """Variables that make a process speak OpenAI's protocol to this stand-in, and nothing else."""
+        return {
+            "NEXUS_MODEL": "openai",
+            "NEXUS_OPENAI_BASE_URL": f"{self.url}/v1",
+            "NEXUS_OPENAI_MODEL": "small",
+            "OPENAI_API_KEY": OPENAI_KEY,
+            "NO_PROXY": "127.0.0.1",
+        }
+
     # --- its script ---------------------------------------------------------------------------------------------------
     def answer(self, which: str | Predicate, make: Answer) -> None:
         """Answer calls of a purpose, or those a predicate picks, with ``make(call)``; the latest rule wins."""
@@ -116,9 +133,17 @@ class StandIn:
     # --- what the listener asks for -----------------------------------------------------------------------------------
     def message(self, params: dict[str, Any]) -> Reply:
         """``POST /v1/messages``."""
-        if refusal := refuse_params(params, self.models):
+        if refusal := refuse_params(params, self.models, self.lacks):
             return Reply.of(refusal)
-        call = Call(params)
+        return self._reply(Call(without(params, self.ignores)), Messages(self))
+
+    def chat(self, body: dict[str, Any], deployment: str = "") -> Reply:
+        """``POST /v1/chat/completions``, and the same below a deployment of Azure."""
+        if refusal := openai.refuse(body | ({"model": deployment} if deployment else {}), self.models, self.lacks):
+            return Chat(self).error(refusal)
+        return self._reply(Call(openai.as_messages(body, self.ignores), prefix_caching=True), Chat(self))
+
+    def _reply(self, call: Call, protocol: Messages | Chat) -> Reply:
         self.counters.began(call)
         outcome, usage = "cut", {}  # unless it gets to its end
         try:
@@ -127,14 +152,15 @@ class StandIn:
             self._stopping.wait(self.latency + (fault.delay if fault else 0))
             if fault and fault.status != 200:
                 outcome = fault.name
-                return Reply.of(fault)
+                return protocol.error(fault)
             message = self._message(call, fault, billed)
             usage = _counts(message["usage"])
             outcome = fault.name if fault else "ok"
+            whole = protocol.whole(message)
             cut = bool(fault and fault.cut)
-            if params.get("stream"):
-                return Reply(200, _streamed(message), kind="text/event-stream", cut=cut)
-            return Reply(200, message, cut=cut)
+            if call.params.get("stream"):
+                return Reply(200, protocol.streamed(whole), kind="text/event-stream", cut=cut)
+            return Reply(200, whole, cut=cut)
         finally:
             self.counters.ended(call, outcome, usage)
 
@@ -157,6 +183,8 @@ class StandIn:
 
     def create_batch(self, body: dict[str, Any]) -> Reply:
         """``POST /v1/messages/batches``. As with the real one, an item's params are looked at only when it runs."""
+        if "batches" in self.lacks:
+            return Reply(404, "404 page not found", kind="text/plain")
         if fault := self.batch_faults.get("create"):
             return Reply.of(fault)
         items = {item.get("custom_id", ""): item.get("params", {}) for item in body.get("requests", [])}
@@ -222,10 +250,12 @@ class StandIn:
         self._cache.finished(call)
         written = sum(tokens(block.get("text") or json.dumps(block)) for block in message["content"])
         message["usage"] = {**billed, "output_tokens": max(written, 1), "service_tier": "standard"}
+        if call.tool and not uses_tool and not (fault and fault.name == "says"):
+            call_tool(message, call.tool)
         return message
 
     def _batch_result(self, call: Call) -> Result:
-        fault = refuse_params(call.params, self.models) or self._standing_fault(call)
+        fault = refuse_params(call.params, self.models, self.lacks) or self._standing_fault(call)
         if fault and fault.status != 200:
             self.counters.batch_item_ended(call, fault.batch, {})
             return {"type": "expired"} if fault.batch == "expired" else {"type": "errored", "error": fault.error()}
@@ -233,32 +263,6 @@ class StandIn:
         message["usage"]["service_tier"] = "batch"
         self.counters.batch_item_ended(call, "succeeded", _counts(message["usage"]))
         return {"type": "succeeded", "message": message}
-
-
-def _streamed(message: dict[str, Any]) -> str:
-    """The server-sent events of a message: its text comes in pieces of 16 characters."""
-    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
-    events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
-    for index, block in enumerate(message["content"]):
-        is_text = block["type"] == "text"
-        text = block["text"] if is_text else json.dumps(block["input"])
-        start_of = {**block, "text": ""} if is_text else {**block, "input": {}}
-        events.append({"type": "content_block_start", "index": index, "content_block": start_of})
-        for start in range(0, len(text), 16):
-            piece = text[start : start + 16]
-            told = (
-                {"type": "text_delta", "text": piece}
-                if is_text
-                else {"type": "input_json_delta", "partial_json": piece}
-            )
-            events.append({"type": "content_block_delta", "index": index, "delta": told})
-        events.append({"type": "content_block_stop", "index": index})
-    ended = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "stop_details")}
-    events.append(
-        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": message["usage"]["output_tokens"]}}
-    )
-    events.append({"type": "message_stop"})
-    return "".join(f"event: {one['type']}\ndata: {json.dumps(one, ensure_ascii=False)}\n\n" for one in events)
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, int]:

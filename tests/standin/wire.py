@@ -96,6 +96,12 @@ class _Handler(BaseHTTPRequestHandler):
         match (method, *path.strip("/").split("/")):
             case ("POST", "v1", "messages"):
                 return standin.message(body)
+            case ("POST", "v1", "chat", "completions"):
+                return standin.chat(body)
+            case ("POST", "openai", "deployments", name, "chat", "completions"):
+                return standin.chat(body, name)
+            case ("GET", "openai", "models"):
+                return Reply(200, {"object": "list", "data": []})
             case ("POST", "v1", "messages", "count_tokens"):
                 return standin.count(body)
             case ("POST", "v1", "messages", "batches"):

@@ -18,7 +18,7 @@ import pytest
 from nexus_tasks import errors
 from nexus_tasks.llm.anthropic import AnthropicModel, credentials_found
 from nexus_tasks.llm.anthropic import client as client_module
-from nexus_tasks.llm.anthropic.errors import redact
+from nexus_tasks.llm.server_errors import redact
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.answers import together
@@ -221,7 +221,7 @@ def test_threads_share_one_client(settings, standin):
 def test_a_forked_child_has_a_client_of_its_own(model):
     model.complete(derive())
     before = model.call(id)
-    assert model._holder._lock.acquire()  # as if another thread were just building it
+    assert model._client.holder._lock.acquire()  # as if another thread were just building it
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -231,7 +231,7 @@ def test_a_forked_child_has_a_client_of_its_own(model):
             os.write(writing, b"ok" if done else b"no")
         finally:
             os._exit(0)
-    model._holder._lock.release()
+    model._client.holder._lock.release()
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         assert pipe.read() == b"ok"

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nexus_tasks import errors
+from nexus_tasks.llm.answer_json import parse
 from nexus_tasks.llm.answers import Digest, Reflection
 from nexus_tasks.llm.anthropic import AnthropicModel, request_params
-from nexus_tasks.llm.anthropic.errors import retry_after
-from nexus_tasks.llm.anthropic.messages import parse
 from nexus_tasks.llm.base import ModelRequest
+from nexus_tasks.llm.server_errors import retry_after
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.answers import together

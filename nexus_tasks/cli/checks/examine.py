@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from nexus_tasks.cli.checks import claims, machine, postgres, queue, redis, workers
+from nexus_tasks.cli.checks import claims, machine, models, postgres, queue, redis, workers
 from nexus_tasks.cli.checks.check import Check, failed, passed, run_checks
 from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.endpoints import Endpoints, endpoints_of
@@ -42,9 +42,9 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
     yield machine.home(settings)
     yield machine.disk(settings)
     yield from run_checks("buffer", lambda: machine.buffer(settings), "See `nexus buffer status`.")
-    model = run_checks("model", lambda: machine.model(settings), "Correct NEXUS_MODEL.")
+    model = run_checks("model", lambda: models.models(settings), "Correct NEXUS_MODEL.")
     if model[0].ok:
-        about["model"] = model[0].found.partition(",")[0]
+        about["model"] = ", ".join(check.found.partition(",")[0] for check in model if check.name == "model")
     yield from model
     yield from run_checks("embedder", lambda: machine.embedder(settings), "Correct NEXUS_EMBEDDER.")
 

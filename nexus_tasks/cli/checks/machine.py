@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, the home folder, and the servers, model and embedder that the settings choose."""
+"""Checks of this machine: Python, the home folder, and the servers and embedder that the settings choose."""
 
 from __future__ import annotations
 
@@ -110,41 +110,6 @@ def servers(settings: Settings) -> Sequence[Check]:
 def _home_relative(path: Path) -> str:
     parts = path.parts
     return f"…/{Path(*parts[-3:])}" if len(parts) > 4 else str(path)
-
-
-def model(settings: Settings) -> Sequence[Check]:
-    """Report which model is used, and check that it has credentials. The model gets no request.
-
-    Raises:
-        ConfigurationError: no model can be chosen.
-        Misconfigured: the credentials cannot be read.
-    """
-    from nexus_tasks.llm.anthropic.client import credentials_found
-    from nexus_tasks.llm.choose import language_model
-
-    chosen = language_model(settings)
-    if chosen.name == "offline":
-        why = "as NEXUS_MODEL says" if settings.model == "offline" else "no credentials for Claude were found"
-        return [passed("model", f"offline, {why}")]
-    if not credentials_found():
-        return [failed("model", "anthropic, without credentials", "Set ANTHROPIC_API_KEY, or NEXUS_MODEL=offline.")]
-    names = dict.fromkeys((settings.model_derive, settings.model_reflect, settings.model_digest))
-    return [passed("model", f"{chosen.name}, credentials found, {', '.join(names)}"), _prices(settings)]
-
-
-def _prices(settings: Settings) -> Check:
-    """Check that the price of every model is known. Otherwise its calls count as 0 USD, and a budget refuses them."""
-    from nexus_tasks.llm.base import PURPOSES
-
-    names = dict.fromkeys(str(getattr(settings, f"model_{purpose}")) for purpose in PURPOSES)
-    unknown = [name for name in names if not settings.has_price(name)]
-    if not unknown:
-        return passed("prices", "known for every model")
-    found = f"unknown for {', '.join(unknown)}: its calls count as 0 USD, and a namespace with a budget waits"
-    if settings.budget_usd_per_day is None:
-        return passed("prices", found)
-    row = f'{{"{unknown[0]}": [INPUT, OUTPUT, CACHE_WRITE, CACHE_READ]}}'
-    return failed("prices", found, f"Set NEXUS_PRICES='{row}', in USD per million tokens.")
 
 
 def embedder(settings: Settings) -> Sequence[Check]:

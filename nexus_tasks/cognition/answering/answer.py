@@ -51,7 +51,7 @@ def answer(
         looked.append(f"{looking.described(reply.lookup)}: {len(found)} more lines")
         shown |= found
     sentences = tuple(checked.sentences)
-    offline = resources.model.name == "offline"
+    offline = resources.model.provider_for("answer") == "offline"
     return Answer(
         namespace=asked.namespace,
         question=asked.question,

@@ -9,10 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nexus_tasks.errors import Transient
-from nexus_tasks.llm.anthropic.client import ClientHolder
+from nexus_tasks.llm.anthropic.client import ClaudeClient
 from nexus_tasks.llm.anthropic.errors import job_error
-from nexus_tasks.llm.anthropic.messages import completion, request_params, usage_of
+from nexus_tasks.llm.anthropic.messages import USUAL, completion, request_params, usage_of
 from nexus_tasks.llm.base import AnswerT, BatchItemResult, Completion, ModelRequest, NoBatches, Usage
+from nexus_tasks.llm.dialects import Dialects
+from nexus_tasks.llm.purposes import claude_name
 from nexus_tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
 class AnthropicBatchProvider:
     """The message batches of Claude. Every method raises the errors of ``AnthropicModel.complete``."""
 
-    client: ClientHolder
+    client: ClaudeClient
     settings: Settings
+    dialects: Dialects
 
     def item_params(self, request: ModelRequest[Any]) -> dict[str, Any]:
         """The batch item for ``request``."""
-        return request_params(request, self.settings)
+        model = claude_name(self.settings, request.purpose)
+        server = self.client.call(lambda client: str(client.base_url))
+        return request_params(request, self.settings, self.dialects.of(server, model, USUAL))
 
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
         """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items."""

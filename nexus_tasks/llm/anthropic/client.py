@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakSet
 
 from nexus_tasks.errors import Misconfigured
 from nexus_tasks.llm.anthropic.errors import job_error
+from nexus_tasks.llm.client_holder import ClientHolder
 
 if TYPE_CHECKING:  # importing the SDK costs more than a second
     import anthropic
@@ -22,44 +21,11 @@ ResultT = TypeVar("ResultT")
 _LONGEST_CONNECT = 10.0  # the most seconds for opening a connection (chosen by hand, not measured)
 
 
-class ClientHolder:
-    """Builds and keeps the process's client for one ``settings`` object.
-
-    Threads may share the holder. After a fork, the child process builds a client of its own.
-    """
+class ClaudeClient:
+    """The process's client for one ``settings`` object (see :class:`~nexus_tasks.llm.client_holder.ClientHolder`)."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._inherited: list[anthropic.Anthropic] = []
-        self._start_afresh()
-        _holders.add(self)
-
-    def _start_afresh(self) -> None:
-        self._lock = threading.Lock()
-        self._client: anthropic.Anthropic | None = None
-
-    def after_fork(self) -> None:
-        """Replace the client and the lock in a forked child, because a thread of the parent may have held the lock."""
-        if self._client is not None:
-            # This reference keeps the parent's client from garbage collection, which would take the lock of the
-            # client's connection pool. A thread of the parent may have held that lock at the fork, so the child would
-            # wait for ever.
-            self._inherited.append(self._client)
-        self._start_afresh()
-
-    def get(self) -> anthropic.Anthropic:
-        """The client, built at the first call.
-
-        Raises:
-            Misconfigured: the SDK finds no credentials, or cannot use the credentials.
-        """
-        client = self._client
-        if client is not None:
-            return client
-        with self._lock:
-            if self._client is None:
-                self._client = _with_credentials(_build(self._settings))
-            return self._client
+        self.holder: ClientHolder[anthropic.Anthropic] = ClientHolder(lambda: _with_credentials(_build(settings)))
 
     def call(self, ask: Callable[[anthropic.Anthropic], ResultT]) -> ResultT:
         """Call ``ask`` with the client. Errors of the SDK become job errors.
@@ -67,37 +33,16 @@ class ClientHolder:
         Raises:
             JobError: see :func:`~nexus_tasks.llm.anthropic.errors.job_error`.
         """
-        client = self.get()
+        client = self.holder.get()
         import anthropic
 
         try:
             return ask(client)
         except anthropic.AnthropicError as error:
             if isinstance(error, anthropic.AuthenticationError):
-                self.forget(client)
+                # The SDK drops a refused token only when the SDK retries, and the SDK's retries are off.
+                self.holder.forget(client)
             raise job_error(error) from None
-
-    def forget(self, client: anthropic.Anthropic) -> None:
-        """Drop ``client`` after the API refused its credentials (401), so that the next call reads them again.
-
-        The SDK drops a refused token only when the SDK retries, and the SDK's retries are off. ``client`` is not
-        closed, because other threads may be using ``client``.
-        """
-        with self._lock:
-            if self._client is client:
-                self._client = None
-
-
-_holders: WeakSet[ClientHolder] = WeakSet()
-
-
-def _after_fork() -> None:
-    for holder in list(_holders):
-        holder.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _build(settings: Settings) -> anthropic.Anthropic:

@@ -6,32 +6,15 @@ codes to these types. The texts of the job errors contain no secret and no promp
 
 from __future__ import annotations
 
-import email.utils
-import math
-import os
 import re
-import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Throttled, TooLarge, Transient
+from nexus_tasks.llm.server_errors import redact, retry_after
 
 if TYPE_CHECKING:
     import anthropic
 
-# Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
-RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
-RETRY_AFTER_BOUNDS = (0.5, 3600.0)  # the least and the greatest wait that a header can set
-
-_LONGEST_DETAIL = 300  # the most characters of the server's text in an error
-_LONGEST_READ = 4_000  # the most characters of that text that are searched for secrets; the rest is left out
-_SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN")
-_SECRETS = re.compile(
-    r"sk-ant-[\w-]+"  # API keys and OAuth tokens
-    r"|eyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens
-    r"|(?<=//)[^/@\s]+(?=@)"  # user:password of a URL
-    r"|(?i:(?<=bearer )\S+)"
-)
 # Matches Claude's text for a prompt that is longer than the model's context. The status is 400 in this case. The status
 # 413 means that the request has too many bytes.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
@@ -39,45 +22,6 @@ _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|w
 _SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 # When Claude answers 400 with one of these codes, the fault is in the account, not in the request.
 _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_network_blocked"})
-
-
-def redact(text: str) -> str:
-    """``text`` on one line of at most 300 characters, with ``***`` in place of secrets.
-
-    These texts are secrets: the values of the SDK's key and token variables, and any text that looks like a key, a
-    token, or a password in a URL.
-    """
-    for name in _SECRET_VARIABLES:
-        value = os.environ.get(name, "").strip()
-        if value:
-            text = text.replace(value, "***")
-    line = " ".join(_SECRETS.sub("***", text[:_LONGEST_READ]).split())
-    return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
-
-
-def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that the server asks to wait. The result is at least 0.5 s and at most 3600 s.
-
-    The value comes from the header ``retry-after-ms``, or else from ``retry-after``, which has seconds or an HTTP date.
-    Without a readable value the result is 5 s (:data:`RETRY_AFTER_DEFAULT`). Without the lower bound, a value of 0
-    would cause a busy loop. Without the upper bound, a wrong date could stop the jobs for days.
-    """
-    seconds = _number(headers.get("retry-after-ms"), scale=1000)
-    if seconds is None:
-        seconds = _number(headers.get("retry-after"))
-    if seconds is None:
-        date = email.utils.parsedate_tz(headers.get("retry-after") or "")
-        seconds = email.utils.mktime_tz(date) - time.time() if date else RETRY_AFTER_DEFAULT
-    low, high = RETRY_AFTER_BOUNDS
-    return min(max(seconds, low), high)
-
-
-def _number(value: str | None, scale: float = 1) -> float | None:
-    try:
-        number = float(value or "") / scale
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def job_error(error: anthropic.AnthropicError) -> JobError:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from nexus_tasks.llm.anthropic.errors import redact
+from nexus_tasks.llm.answer_json import is_misshapen, parse, why
+from nexus_tasks.llm.answer_schema import TOOL, in_words
 from nexus_tasks.llm.anthropic.schema import answer_schema
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage
+from nexus_tasks.llm.dialects import Dialect
+from nexus_tasks.llm.purposes import claude_name
+from nexus_tasks.llm.server_errors import redact
 from nexus_tasks.text import estimate_tokens
 
 if TYPE_CHECKING:
@@ -22,16 +23,10 @@ if TYPE_CHECKING:
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
-# Matches lone surrogates, and control characters except tab and line feed. UTF-8 and Postgres cannot hold a surrogate.
-_UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+USUAL = Dialect(output="schema", caching=True)  # what Claude's own API has
 
 
-def model_name(settings: Settings, purpose: Purpose) -> str:
-    """The configured Claude model for ``purpose``."""
-    return str(getattr(settings, f"model_{purpose}"))
-
-
-def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[str, Any]:
+def request_params(request: ModelRequest[AnswerT], settings: Settings, dialect: Dialect = USUAL) -> dict[str, Any]:
     """The keywords of ``messages.create``, which are also the ``params`` of a batch item.
 
     A cache marker tells Claude to cache the prompt up to the marker. One marker comes after the instructions, which
@@ -40,13 +35,14 @@ def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[s
     minimum (:data:`CACHE_MINIMUM`). Other text gets no marker, because input that is written to a cache costs 25 %
     more.
     """
-    model = model_name(settings, request.purpose)
+    model = claude_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
-    system = _block(request.instructions)
+    in_prompt = in_words(request.answer) if dialect.output == "json" else ""
+    system = _block(request.instructions + in_prompt)
     transcript = _block(request.transcript)
-    if estimate_tokens(request.instructions) >= minimum:
+    if dialect.caching and estimate_tokens(request.instructions) >= minimum:
         _mark(system)
-    if request.shared and estimate_tokens(request.instructions + request.transcript) >= minimum:
+    if dialect.caching and request.shared and estimate_tokens(request.instructions + request.transcript) >= minimum:
         _mark(transcript)
     content = [block for block in (transcript, _block(request.question)) if block["text"]]  # Claude refuses empty text
     return {
@@ -54,8 +50,17 @@ def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[s
         "max_tokens": int(getattr(settings, f"max_tokens_{request.purpose}")),
         "system": [system],
         "messages": [{"role": "user", "content": content}],
-        "output_config": {"format": {"type": "json_schema", "schema": answer_schema(request.answer)}},
+        **_output(request, dialect),
     }
+
+
+def _output(request: ModelRequest[AnswerT], dialect: Dialect) -> dict[str, Any]:
+    if dialect.output == "schema":
+        return {"output_config": {"format": {"type": "json_schema", "schema": answer_schema(request.answer)}}}
+    if dialect.output == "tool":
+        tool = {"name": TOOL, "description": "Give the answer.", "input_schema": answer_schema(request.answer)}
+        return {"tools": [tool], "tool_choice": {"type": "tool", "name": TOOL}}
+    return {}
 
 
 def _block(text: str) -> dict[str, Any]:
@@ -74,13 +79,13 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
         seconds: the duration of the call in seconds.
     """
     answer: AnswerT | None = None
+    misshapen = False
     fault, detail = _fault(message)
     if not fault:
-        text = "".join(block.text for block in message.content if block.type == "text")
         try:
-            answer = parse(text, request.answer)
+            answer = parse(_text(message), request.answer)
         except ValueError as error:
-            fault, detail = "invalid", _why(error)
+            fault, detail, misshapen = "invalid", why(error), is_misshapen(error)
     return Completion(
         model=model,
         usage=usage_of(message),
@@ -88,8 +93,17 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
         answer=answer,
         fault=fault,
         detail=detail,
+        misshapen=misshapen,
         raw={"id": message.id, "model": message.model, "stop_reason": message.stop_reason},
     )
+
+
+def _text(message: Message) -> str:
+    """The answer's JSON: the input of the tool, or else the text."""
+    for block in message.content:
+        if block.type == "tool_use" and block.name == TOOL:
+            return json.dumps(block.input)
+    return "".join(block.text for block in message.content if block.type == "text")
 
 
 def _fault(message: Message) -> tuple[Any, str]:
@@ -100,7 +114,8 @@ def _fault(message: Message) -> tuple[Any, str]:
         about = message.stop_details
         said = [about.category, about.explanation] if about else []
         return "refused", redact(": ".join(part for part in said if part)) or "no reason given"
-    if stop not in ("end_turn", "stop_sequence", None):
+    called = stop == "tool_use" and any(block.type == "tool_use" and block.name == TOOL for block in message.content)
+    if stop not in ("end_turn", "stop_sequence", None) and not called:
         return "invalid", redact(f"stopped with {stop}")
     return "", ""
 
@@ -114,38 +129,3 @@ def usage_of(message: Message) -> Usage:
         cache_write_tokens=usage.cache_creation_input_tokens or 0,
         cache_read_tokens=usage.cache_read_input_tokens or 0,
     )
-
-
-def parse(text: str, answer: type[AnswerT]) -> AnswerT:
-    """Parse ``text`` as JSON, remove control characters from its strings, and validate it as an ``answer``.
-
-    Raises:
-        ValueError: the text is not JSON, is nested too deeply, or does not fit ``answer`` (``ValidationError``).
-    """
-    try:
-        # strict=False accepts raw control characters in strings, and _clean removes them.
-        return answer.model_validate(_clean(json.loads(text, strict=False)))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return _UNWANTED.sub("", value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return value
-
-
-def _why(error: ValueError) -> str:
-    """A text with the fields that break a rule, and the rules. The model's own text is left out."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
-        places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)
-        rules = "; ".join(f"{place}: {fault['type']}" for place, fault in zip(places, first, strict=True))
-        return redact(f"{error.error_count()} faults: {rules}")
-    if isinstance(error, json.JSONDecodeError):
-        return f"no JSON: {error.msg} at character {error.pos}"
-    return redact(f"no JSON: {error}")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from nexus_tasks.errors import Misconfigured, Transient
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
-from nexus_tasks.llm.anthropic.client import ClientHolder, ResultT
-from nexus_tasks.llm.anthropic.messages import completion, model_name, request_params
+from nexus_tasks.llm.anthropic.client import ClaudeClient, ResultT
+from nexus_tasks.llm.anthropic.messages import USUAL, completion, request_params
+from nexus_tasks.llm.anthropic.streaming import read_pieces
 from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Purpose
+from nexus_tasks.llm.dialects import Dialect, Dialects
+from nexus_tasks.llm.purposes import choice, claude_name
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
@@ -31,18 +34,22 @@ class AnthropicModel:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._holder = ClientHolder(settings)
+        self._client = ClaudeClient(settings)
+        self._dialects = Dialects(settings, settings.anthropic_structured_output)
 
-    @property
-    def batches(self) -> AnthropicBatchProvider:
-        """The Message Batches API. This property imports the SDK, so that no later transaction waits 1 s for it."""
+    def batches_for(self, purpose: Purpose) -> AnthropicBatchProvider:  # noqa: ARG002 - the same for all purposes
+        """The Message Batches API. This method imports the SDK, so that no later transaction waits 1 s for it."""
         import anthropic  # noqa: F401
 
-        return AnthropicBatchProvider(self._holder, self._settings)
+        return AnthropicBatchProvider(self._client, self._settings, self._dialects)
+
+    def provider_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one provider for all purposes
+        """Always ``"anthropic"``."""
+        return self.name
 
     def model_for(self, purpose: Purpose) -> str:
         """The configured model for ``purpose`` (``model_derive``, ``model_reflect``, …)."""
-        return model_name(self._settings, purpose)
+        return claude_name(self._settings, purpose)
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
         """Call Claude once. When the answer is unusable, the completion has a fault and no answer.
@@ -68,26 +75,40 @@ class AnthropicModel:
 
         def streamed(client: Anthropic, params: dict[str, Any]) -> Message:
             with client.messages.stream(**params) as reply:
-                for text in reply.text_stream:
-                    on_text(text)
-                return reply.get_final_message()
+                return read_pieces(reply, on_text)
 
         return self._complete(request, streamed)
 
     def _complete(
         self, request: ModelRequest[AnswerT], send: Callable[[Anthropic, dict[str, Any]], object]
     ) -> Completion[AnswerT]:
+        from anthropic import APIStatusError
         from anthropic.types import Message
         from anthropic.types import Usage as Billed
 
-        params = request_params(request, self._settings)
+        model = self.model_for(request.purpose)
         began = time.monotonic()
-        message = self.call(lambda client: send(client, params))
+
+        def ask(client: Anthropic) -> tuple[str, object, Dialect]:
+            server = str(client.base_url)
+            message, dialect = self._dialects.negotiate(
+                server,
+                model,
+                USUAL,
+                lambda dialect: send(client, request_params(request, self._settings, dialect)),
+                APIStatusError,
+            )
+            return server, message, dialect
+
+        server, message, dialect = self.call(ask)
         seconds = time.monotonic() - began
         # The SDK does not validate answers. A gateway may send an error page with status 200, which gives a string.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
-        return completion(message, request, params["model"], seconds)
+        done = completion(message, request, model, seconds)
+        if done.misshapen or done.answer is not None:
+            self._dialects.judge(server, model, dialect, misshapen=done.misshapen)
+        return done
 
     def count_tokens(self, text: str) -> int:
         """Ask Claude for the number of tokens of ``text``, sent as one user message to the model of ``derive``.
@@ -106,6 +127,13 @@ class AnthropicModel:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no count.")
         return tokens
 
+    def preload(self) -> None:
+        """Load the SDK, which takes over 1 s."""
+        import anthropic
+
+        with anthropic.Anthropic(api_key="unused") as client:
+            _ = client.messages  # the library loads much of itself only when a client is made and used
+
     def probe(self) -> None:
         """Check each configured model at no cost. A gateway that has no endpoint for models passes the check.
 
@@ -113,14 +141,18 @@ class AnthropicModel:
             Misconfigured: a model is retired.
             JobError: the errors of :meth:`complete`.
         """
-        names = {model_name(self._settings, purpose) for purpose in PURPOSES}
+        names = {
+            self.model_for(purpose)
+            for purpose in PURPOSES
+            if choice(self._settings, purpose).provider in ("anthropic", "auto")
+        }
         for name in sorted(names):
             if self.call(partial(_lifecycle, name)) == "retired":
                 raise Misconfigured(f"The model {name} is retired.")
 
     def call(self, ask: Callable[[Anthropic], ResultT]) -> ResultT:
         """Call ``ask`` with the process's client. Errors of the SDK become job errors."""
-        return self._holder.call(ask)
+        return self._client.call(ask)
 
 
 def _lifecycle(name: str, client: Anthropic) -> str:

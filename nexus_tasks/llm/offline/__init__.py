@@ -37,7 +37,13 @@ class OfflineModel:
     """A :class:`~nexus_tasks.llm.base.LanguageModel` that costs nothing and gives the same answer every time."""
 
     name = "offline"
-    batches = None
+
+    def batches_for(self, purpose: Purpose) -> None:
+        """None: the model has no message batches."""
+
+    def provider_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one provider for all purposes
+        """Always ``"offline"``."""
+        return self.name
 
     def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one model for all purposes
         """Always ``"offline"``."""
@@ -61,6 +67,9 @@ class OfflineModel:
         assert done.answer is not None
         on_text(done.answer.model_dump_json())
         return done
+
+    def preload(self) -> None:
+        """Do nothing, because the model has no library."""
 
     def probe(self) -> None:
         """Do nothing, because the model needs no credentials."""

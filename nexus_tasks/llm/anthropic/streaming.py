@@ -1,0 +1,35 @@
+"""Read a reply of Claude that comes in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nexus_tasks.errors import Transient
+
+if TYPE_CHECKING:
+    from anthropic.lib.streaming import MessageStream
+    from anthropic.types import Message
+
+
+def read_pieces(reply: MessageStream[None], on_text: Callable[[str], None]) -> Message:
+    """Give each piece of the answer's JSON to ``on_text``, and return the whole message.
+
+    Raises:
+        Transient: the reply was cut off, or is no stream of a message, for example the page of a gateway.
+    """
+    import httpx2  # the SDK's own HTTP library, whose errors the SDK does not translate here
+
+    begun = False
+    try:
+        for event in reply:
+            begun = begun or event.type == "message_start"
+            if event.type == "text":
+                on_text(event.text)
+            elif event.type == "input_json":  # the answer is the input of a tool
+                on_text(event.partial_json)
+    except (httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
+        raise Transient(f"The reply of the Claude API was cut off ({type(error).__name__}).") from None
+    if not begun:
+        raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
+    return reply.get_final_message()

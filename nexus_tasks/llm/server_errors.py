@@ -1,0 +1,71 @@
+"""What the providers' error modules share: texts without secrets, and the header ``Retry-After``."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+
+# Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
+RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
+RETRY_AFTER_BOUNDS = (0.5, 3600.0)  # the least and the greatest wait that a header can set
+
+_LONGEST_DETAIL = 300  # the most characters of the server's text in an error
+_LONGEST_READ = 4_000  # the most characters of that text that are searched for secrets; the rest is left out
+_SECRET_VARIABLES = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_IDENTITY_TOKEN",
+    "OPENAI_API_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_OPENAI_AD_TOKEN",
+)
+_SECRETS = re.compile(
+    r"sk-ant-[\w-]+"  # API keys and OAuth tokens of Anthropic
+    r"|\bsk-[\w-]{12,}"  # API keys of OpenAI
+    r"|eyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens
+    r"|(?<=//)[^/@\s]+(?=@)"  # user:password of a URL
+    r"|(?i:(?<=bearer )\S+)"
+)
+
+
+def redact(text: str) -> str:
+    """``text`` on one line of at most 300 characters, with ``***`` in place of secrets.
+
+    These texts are secrets: the values of the SDKs' key and token variables, and any text that looks like a key, a
+    token, or a password in a URL.
+    """
+    for name in _SECRET_VARIABLES:
+        value = os.environ.get(name, "").strip()
+        if value:
+            text = text.replace(value, "***")
+    line = " ".join(_SECRETS.sub("***", text[:_LONGEST_READ]).split())
+    return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that the server asks to wait. The result is at least 0.5 s and at most 3600 s.
+
+    The value comes from the header ``retry-after-ms``, or else from ``retry-after``, which has seconds or an HTTP date.
+    Without a readable value the result is 5 s (:data:`RETRY_AFTER_DEFAULT`). Without the lower bound, a value of 0
+    would cause a busy loop. Without the upper bound, a wrong date could stop the jobs for days.
+    """
+    seconds = _number(headers.get("retry-after-ms"), scale=1000)
+    if seconds is None:
+        seconds = _number(headers.get("retry-after"))
+    if seconds is None:
+        date = email.utils.parsedate_tz(headers.get("retry-after") or "")
+        seconds = email.utils.mktime_tz(date) - time.time() if date else RETRY_AFTER_DEFAULT
+    low, high = RETRY_AFTER_BOUNDS
+    return min(max(seconds, low), high)
+
+
+def _number(value: str | None, scale: float = 1) -> float | None:
+    try:
+        number = float(value or "") / scale
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
