@@ -21,7 +21,7 @@ from tests.growth import fault
 # The most characters that the package gives to these patterns, whatever the length of a message.
 MOST = {
     "nexus_tasks.llm.offline.statements:_STATEMENT_AND_QUESTION": 1_000,
-    "nexus_tasks.llm.anthropic.errors:_SECRETS": 4_000,
+    "nexus_tasks.llm.server_errors:_SECRETS": 4_000,
 }
 NAME = r"pass(?:word|code|phrase|wd)?|pwd|pin(?: code| number)?|master password"
 OLD = {  # expressions that the package had, and that held a worker for seconds or longer
