@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
     from nexus_tasks.deployment import Deployment
     from nexus_tasks.errors import NexusError
+    from nexus_tasks.services.cells.router import Cells
     from nexus_tasks.settings import Settings
     from nexus_tasks.tasks.derive_memory import derive_memory
     from nexus_tasks.tasks.digest_session import digest_session
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cells",
     "Deployment",
     "Message",
     "Nexus",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cells": "services.cells.router",
     "Deployment": "deployment",
     "Message": "types",
     "Nexus": "client",

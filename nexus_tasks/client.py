@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.services.arguments import checked_methods
+from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.services.cells.routing import routed_methods
 from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.services.spans import traced_methods
 from nexus_tasks.settings import Settings
@@ -82,6 +85,7 @@ def _file(given: str | Path | TextIO) -> Path | TextIO:
 
 
 @traced_methods
+@routed_methods
 @limited_methods
 @checked_methods
 class Nexus:
@@ -106,6 +110,10 @@ class Nexus:
         namespaces: the only namespaces that this client may use. A call about another one raises :class:`NotAllowed`,
             and Postgres hides and protects the rows of the others (see ``docs/tenants.md``). Default: the deployment's
             setting ``NEXUS_NAMESPACES``, which by default allows all namespaces.
+        cells: several deployments that share the namespaces: the path of a file of cells, or :class:`Cells` (see
+            ``docs/cells.md``). A method with a namespace goes to the namespace's cell. A method without one asks every
+            cell; its result names the cells that are ``away``. Default without ``deployment``: the file that
+            ``NEXUS_CELLS`` names, unless ``NEXUS_CELL`` names one of its cells.
 
     Example::
 
@@ -116,10 +124,19 @@ class Nexus:
     """
 
     def __init__(
-        self, deployment: Deployment | Settings | None = None, *, namespaces: Sequence[str] | None = None
+        self,
+        deployment: Deployment | Settings | None = None,
+        *,
+        namespaces: Sequence[str] | None = None,
+        cells: str | Path | Cells | None = None,
     ) -> None:
         if not isinstance(deployment, Deployment | Settings | None):
             raise InvalidInput(f"Nexus takes a Deployment or Settings, not {type(deployment).__name__}.")
+        if not isinstance(cells, str | Path | Cells | None):
+            raise InvalidInput(f"cells must be the path of a file of cells, or Cells, not {type(cells).__name__}.")
+        if deployment is not None and cells is not None:
+            raise InvalidInput("Nexus takes a deployment or cells, not both.")
+        self._given_cells = cells
         self._deployment = Deployment(deployment) if isinstance(deployment, Settings) else deployment
         if isinstance(namespaces, str):
             raise InvalidInput("namespaces must be a list of names, not str.")
@@ -135,8 +152,31 @@ class Nexus:
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment that this client uses."""
-        return self._deployment or default_deployment()
+        """The deployment that this client uses. With cells, it is the one that keeps the table of namespaces."""
+        return self.cells.directory if self.cells else self._deployment or default_deployment()
+
+    @property
+    def cells(self) -> Cells | None:
+        """The deployments that this client chooses from; ``None`` when it uses one deployment.
+
+        Example::
+
+            derive_memory.on(nexus.cells.deployment_of("acme")).delay(namespace="acme", memory_id=17)
+        """
+        return None if self._deployment is not None else self._cells
+
+    @functools.cached_property
+    def _cells(self) -> Cells | None:
+        given = self._given_cells
+        if given is None and not os.environ.get("NEXUS_CELL"):
+            given = os.environ.get("NEXUS_CELLS") or None
+        return given if isinstance(given, Cells | None) else Cells(str(given))
+
+    @functools.cached_property
+    def members(self) -> Mapping[str, Nexus]:
+        """A client of each cell, with the limit of this client."""
+        deployments = self.cells.deployments if self.cells else {}
+        return {name: Nexus(deployment, namespaces=self._namespaces) for name, deployment in deployments.items()}
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def ingest(

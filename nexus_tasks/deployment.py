@@ -115,6 +115,12 @@ class Deployment:
 
     def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
         self.settings = (settings or load_settings()).checked()
+        if settings is None and self.settings.cells and not self.settings.cell:
+            raise ConfigurationError(
+                "NEXUS_CELLS names several deployments, and this needs one of them.",
+                remedy="Set NEXUS_CELL for a worker or a command. A program calls Nexus(), and for a job"
+                " derive_memory.on(nexus.cell_of(namespace)).delay(...).",
+            )
         self._of_the_environment = settings is None
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
@@ -313,17 +319,19 @@ class Deployment:
     def namespace(self, name: str) -> NamespaceSettings | None:
         """The settings of a namespace, or ``None`` when the namespace does not exist.
 
-        Every job needs the settings, so they are cached for 10 s. Settings with a budget or a pause are not cached. A
+        Every job needs the settings, so they are cached for 10 s. Settings with a budget or a pause are not cached, and
+        neither are those of a namespace that moves to another cell. A
         raised budget wakes the waiting jobs. With the old budget, these jobs would wait for the next day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
             with tenancy.unlimited(), self.database.transaction() as tx:  # all callers share the cache
-                known = namespaces.find(tx, name)
+                known = namespaces.read(tx, name)
             without_budget = self.settings.budget_usd_per_day is None and (
                 known is None or known.budget_usd_per_day is None
             )
-            if without_budget and (known is None or known.paused_at is None):
+            settled = known is None or (known.paused_at is None and known.residence == "here")
+            if without_budget and settled:
                 self._namespaces[name] = time.monotonic(), known
             else:
                 self._namespaces.pop(name, None)
@@ -334,7 +342,7 @@ class Deployment:
         self._namespaces.pop(name, None)
 
     def cap(self, name: str) -> int:
-        """The largest number of runs that a namespace may have at a time. It is 0 while the namespace is paused.
+        """The largest number of runs that a namespace may have at a time: 0 while it is paused, or not only here.
 
         While Postgres does not answer, it is the deployment's setting ``namespace_concurrency``.
         """
@@ -342,7 +350,7 @@ class Deployment:
             known = self.namespace(name)
         except NexusError:
             known = None
-        if known and known.paused_at:
+        if known and (known.paused_at or known.residence != "here"):
             return 0
         return known.concurrency if known and known.concurrency else self.settings.namespace_concurrency
 

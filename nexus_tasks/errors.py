@@ -5,6 +5,7 @@
     ├── NotFound (LookupError)
     ├── Conflict                             the thing has changed meanwhile
     ├── NotAllowed
+    ├── NamespaceMoved                       another cell has the namespace
     ├── UndoRefused
     ├── UnsupportedOption (TypeError)
     ├── ConfigurationError                   settings, servers and the disk
@@ -22,6 +23,7 @@
         │   ├── StorageUnavailable
         │   │   ├── StorageMisconfigured     nothing is buffered
         │   │   └── ForeignDatabase          no job of this worker begins
+        │   ├── NamespaceMoving
         │   ├── Erased
         │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
         ├── OverBudget                       the job waits until the next day
@@ -111,6 +113,14 @@ class NotAllowed(NexusError):
     """This token or client may not do this."""
 
     default_remedy = "Ask the operator for a token with the scope, or for a client of the namespace."
+
+
+class NamespaceMoved(NexusError):
+    """This namespace has moved to another cell."""
+
+    default_remedy = (
+        "Use a client with NEXUS_CELLS, which finds the cell; nothing was stored. `nexus cells list` shows the cells."
+    )
 
 
 class UndoRefused(NexusError):
@@ -237,6 +247,14 @@ class ForeignDatabase(StorageUnavailable):
     default_remedy = (
         "Give this deployment a NEXUS_KEY_PREFIX or a NEXUS_REDIS_URL of its own, or correct NEXUS_DATABASE_URL. If"
         " this database takes the place of the other one, run `nexus db accept`."
+    )
+
+
+class NamespaceMoving(Transient):
+    """This namespace is being moved to another cell, and can only be read."""
+
+    default_remedy = (
+        "Try again in some seconds. `nexus cells list` shows the moves; `nexus cells move` goes on with one."
     )
 
 

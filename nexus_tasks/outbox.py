@@ -165,11 +165,18 @@ class PostgresJobStorage:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, kind: JobKind, after: int, limit: int) -> Sequence[tuple[int, Arguments | Request | None]]:
-        """The next wanted rows of a kind after the cursor ``after``, at most ``limit`` rows."""
+        """The next wanted rows of a kind after the cursor ``after``, at most ``limit`` rows.
+
+        The rows of namespaces whose jobs another cell runs have no job.
+        """
         assert kind.outbox is not None
         with self.deployment.database.transaction() as tx:
+            departed = namespaces.departed(tx)
             tx.execute(_BY_INDEX)
-            return kind.outbox.page(self.deployment, tx, after, limit)
+            rows = kind.outbox.page(self.deployment, tx, after, limit)
+        if not departed:
+            return rows
+        return [(cursor, None if job and job.namespace in departed else job) for cursor, job in rows]
 
     def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
         """Write the wanted rows for jobs of a kind.

@@ -6,7 +6,7 @@ A test compares the descriptions in :class:`Settings` with the table in ``docs/s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -15,6 +15,7 @@ import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from nexus_tasks.cells_file import CellsFile, read_cells
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.types.names import NAMESPACE
 
@@ -62,6 +63,8 @@ class Settings(BaseSettings):
     )
     redis_master: str = Field("mymaster", description="the master's name at the Sentinels of a `sentinel://` address")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
+    cells: str | None = Field(None, description="file of the deployments that share the namespaces (`docs/cells.md`)")
+    cell: str | None = Field(None, description="the cell of this worker or command, out of `NEXUS_CELLS`")
     database_pool_size: int | None = Field(
         None,
         ge=1,
@@ -294,8 +297,34 @@ def load_settings() -> Settings:
         ConfigurationError: a variable does not parse, or only one of ``NEXUS_DATABASE_URL`` and ``NEXUS_REDIS_URL`` is
             set.
     """
+    settings = _read({})
+    if settings.cell is None:
+        return settings.checked()
+    if settings.cells is None:
+        raise ConfigurationError("NEXUS_CELL is set, but NEXUS_CELLS is not.", remedy="Set NEXUS_CELLS to the file.")
+    return cell_settings(read_cells(settings.cells), settings.cell)
+
+
+def cell_settings(file: CellsFile, name: str) -> Settings:
+    """The settings of a cell: those in the file of cells, and else those of the environment.
+
+    Raises:
+        ConfigurationError: there is no such cell, or a setting of the cell does not parse.
+    """
+    if name not in file.cells:
+        raise ConfigurationError(
+            f"There is no cell {name!r}.", remedy=f"The cells are {', '.join(sorted(file.cells))}."
+        )
+    given = file.cells[name]
+    if unknown := sorted(given.keys() - (Settings.model_fields.keys() - {"cells", "cell"})):
+        raise ConfigurationError(f"The cell {name} has unknown settings: {', '.join(unknown)}.")
+    return _read({**given, "cell": name}).checked()
+
+
+def _read(given: Mapping[str, Any]) -> Settings:
+    """Settings with the values ``given``, and else with those of the environment."""
     try:
-        settings = Settings()
+        return Settings(**given)
     except SettingsError as error:  # a variable of JSON, such as NEXUS_PRICES
         field = re.search(r'field "(\w+)"', str(error))
         name = f"NEXUS_{field[1].upper()}" if field else "A variable"
@@ -303,7 +332,6 @@ def load_settings() -> Settings:
     except ValidationError as error:
         faults = "; ".join(f"NEXUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
         raise ConfigurationError(f"Settings do not parse: {faults}.") from None
-    return settings.checked()
 
 
 # libpq, redis-py and Celery also read passwords from options of a URL: ?password=, ?sslpassword=,

@@ -43,6 +43,7 @@ COMMANDS = {
     "memories": "memories:app",
     "sessions": "sessions:app",
     "namespaces": "namespaces:app",
+    "cells": "cells:app",
     "topics": "topics:app",
     "jobs": "jobs:app",
     "tokens": "tokens:app",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import BufferError, InvalidInput, NotFound
+from nexus_tasks.errors import BufferError, InvalidInput, NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.storage import namespaces, tenancy
@@ -49,6 +49,7 @@ class StoreReport:
     sessions: int = 0
     waiting: int = 0  # events of a coding agent's hook whose message is not in the agent's transcript yet
     unknown: int = 0  # entries of a type that this release does not know; they wait for a newer release
+    elsewhere: int = 0  # entries of namespaces that move to another cell, or have moved; they stay in the buffer
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -165,6 +166,11 @@ def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Seg
     waiting = set[int]()
     try:
         waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
+    except (NamespaceMoving, NamespaceMoved) as error:
+        # `services/cells/buffers.py` stores them in the other cell.
+        log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
+        report.elsewhere += len(entries)
+        return
     except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:
             try:

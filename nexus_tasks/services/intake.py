@@ -35,11 +35,7 @@ def ingest(
     replace: bool = False,
 ) -> Receipt:
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
-    check_namespace(namespace)
-    session_key = check_name("session_key", session_key)
-    said = _messages(messages)
-    wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
-    check_derivations(said, wanted or ())  # before the messages may go to the buffer
+    session_key, said, wanted = _checked(namespace, session_key, messages, observers)
     try:
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
         with deployment.database.transaction() as tx:
@@ -62,6 +58,43 @@ def ingest(
         duplicates=stored.duplicates,
         enqueued=enqueued,
     )
+
+
+def keep(
+    deployment: Deployment,
+    namespace: str,
+    session_key: str,
+    messages: Sequence[Message | Mapping[str, Any]],
+    *,
+    observers: Sequence[str] | None = None,
+    observe: bool | None = None,
+    end: bool = False,
+    replace: bool = False,
+) -> Receipt:
+    """Buffer a call of ``ingest``, because it is unknown which deployment it is for.
+
+    Raises:
+        InvalidInput: an argument is wrong, or ``replace`` is set: the buffer cannot ask whether a message has changed.
+        BufferError: the session buffer cannot keep the messages.
+    """
+    if replace:
+        raise InvalidInput("replace=True needs Postgres, which is away.", remedy="Call again when it is back.")
+    session_key, said, wanted = _checked(namespace, session_key, messages, observers)
+    return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
+
+
+def _checked(
+    namespace: str,
+    session_key: str,
+    messages: Sequence[Message | Mapping[str, Any]],
+    observers: Sequence[str] | None,
+) -> tuple[str, list[Message], list[str] | None]:
+    check_namespace(namespace)
+    session_key = check_name("session_key", session_key)
+    said = _messages(messages)
+    wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
+    check_derivations(said, wanted or ())  # before the messages may go to the buffer
+    return session_key, said, wanted
 
 
 def _messages(given: Iterable[Message | Mapping[str, Any]]) -> list[Message]:

@@ -229,7 +229,8 @@ _DUE = text(
         SELECT created_at AS at FROM memories WHERE namespace_id = n.id AND level = 'explicit' AND fact.at > last.at
         ORDER BY created_at DESC OFFSET :others LIMIT 1
     ) AS enough ON true
-    WHERE NOT EXISTS (SELECT FROM dreams WHERE namespace_id = n.id AND state = 'open')
+    WHERE n.residence = 'here'
+      AND NOT EXISTS (SELECT FROM dreams WHERE namespace_id = n.id AND state = 'open')
       AND last.at < now() - :min_interval
       AND ((message.at < now() - :idle AND enough.at > last.at)
            OR (greatest(message.at, fact.at) > last.at AND coalesce(dreamt.at, n.created_at) < now() - :max_interval))

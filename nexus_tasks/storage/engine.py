@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import psycopg
 from sqlalchemy import Connection, Engine, event, text
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
 
+from nexus_tasks.errors import NamespaceMoving
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.long_statements import prepare_long_statements
 from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
@@ -46,6 +47,7 @@ CONNECT_ARGS = {
 }
 
 Transaction: TypeAlias = Session
+LEAVING = "leaving"  # in `Transaction.info`, the namespace that moves to another cell and that can only be read
 
 
 class Database:
@@ -112,7 +114,8 @@ class Database:
             names = tenancy.limit()
             if names is not None and self._has_row_security(session):
                 tenancy.apply(session, names, reading=reading)
-            yield session
+            with _read_only_explained(session):
+                yield session
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -155,6 +158,17 @@ class Database:
     def dispose(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
+
+
+@contextmanager
+def _read_only_explained(session: Transaction) -> Iterator[None]:
+    """Say of a write that Postgres refuses whether it is of a namespace that moves to another cell."""
+    try:
+        yield
+    except DBAPIError as error:
+        if LEAVING in session.info and getattr(error.orig, "sqlstate", None) == "25006":
+            raise NamespaceMoving(f"The namespace {session.info[LEAVING]} is moving to another cell.") from None
+        raise
 
 
 _SETTINGS = (

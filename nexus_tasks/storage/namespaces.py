@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.storage import tenancy
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.engine import LEAVING, Transaction
 from nexus_tasks.storage.models import Namespace
 
 
@@ -36,6 +36,7 @@ class NamespaceSettings:
     instructions: str = ""  # for models: what to keep, and what to leave out
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
+    residence: str = "here"  # whether the namespace lives in this database, or moves between cells (see the table)
 
 
 def _settings(row: Any) -> NamespaceSettings:
@@ -52,13 +53,42 @@ def _settings(row: Any) -> NamespaceSettings:
         instructions=row.instructions,
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
+        residence=row.residence,
     )
 
 
+USABLE = ("here", "draining", "leaving")  # the residences of namespaces that can be read here
+
+
 def find(tx: Transaction, name: str) -> NamespaceSettings | None:
-    """The namespace of this name, or ``None``."""
+    """The namespace of this name, or ``None``. After this, a transaction can only read a namespace that is leaving.
+
+    Raises:
+        NamespaceMoved: another cell has the namespace.
+        NamespaceMoving: the namespace is arriving from another cell, and cannot be used yet.
+    """
     row = tx.scalar(select(Namespace).where(Namespace.name == name))
+    if row is None:
+        return None
+    if row.residence == "leaving":
+        tx.execute(text("SET TRANSACTION READ ONLY"))
+        tx.info[LEAVING] = name
+    elif row.residence == "left":
+        raise NamespaceMoved(f"The namespace {name} has moved to the cell {row.other_cell}.")
+    elif row.residence == "arriving":
+        raise NamespaceMoving(f"The namespace {name} is arriving from the cell {row.other_cell}.")
+    return _settings(row)
+
+
+def read(tx: Transaction, name: str) -> NamespaceSettings | None:
+    """The namespace of this name wherever it lives, or ``None``. Only the package itself uses such a namespace."""
+    row = tx.execute(select(Namespace.__table__).where(Namespace.name == name)).one_or_none()
     return _settings(row) if row else None
+
+
+def departed(tx: Transaction) -> frozenset[str]:
+    """The names of the namespaces whose jobs another cell runs."""
+    return frozenset(tx.scalars(select(Namespace.name).where(Namespace.residence.in_(("arriving", "left")))))
 
 
 def get(tx: Transaction, name: str) -> NamespaceSettings:
@@ -87,13 +117,15 @@ def ensure(tx: Transaction, name: str) -> NamespaceSettings:
 
 
 def every(tx: Transaction) -> Sequence[NamespaceSettings]:
-    """All namespaces, sorted by name."""
-    return [_settings(row) for row in tx.execute(select(Namespace.__table__).order_by(Namespace.name))]
+    """All namespaces that live here, sorted by name."""
+    query = select(Namespace.__table__).where(Namespace.residence.in_(USABLE)).order_by(Namespace.name)
+    return [_settings(row) for row in tx.execute(query)]
 
 
 def listed(tx: Transaction, names: Sequence[str] | None, *, limit: int, offset: int) -> Sequence[NamespaceSettings]:
     """A page of the namespaces, or of those called ``names``, sorted by name."""
-    query = select(Namespace.__table__).order_by(Namespace.name).limit(limit).offset(offset)
+    query = select(Namespace.__table__).where(Namespace.residence.in_(USABLE)).order_by(Namespace.name)
+    query = query.limit(limit).offset(offset)
     if names is not None:
         query = query.where(Namespace.name.in_(names))
     return [_settings(row) for row in tx.execute(query)]

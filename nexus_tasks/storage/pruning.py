@@ -39,7 +39,7 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
 _EXPIRED = text(
     """
     SELECT n.name, m.namespace_id, m.id FROM memories AS m JOIN namespaces AS n ON n.id = m.namespace_id
-    WHERE m.expires_at <= now() AND m.erase_expired ORDER BY m.namespace_id, m.id
+    WHERE m.expires_at <= now() AND m.erase_expired AND n.residence = 'here' ORDER BY m.namespace_id, m.id
     """
 )
 

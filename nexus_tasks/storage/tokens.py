@@ -136,7 +136,7 @@ _LOOKED_UP = text(
                 WHEN token.expires_at <= now() THEN 'expired' ELSE '' END AS refusal,
            token.last_used_at IS NULL OR token.last_used_at < date_trunc('hour', now()) AS unnoted
     FROM tokens AS token JOIN namespaces ON namespaces.id = token.namespace_id
-    WHERE token.id = :id
+    WHERE token.id = :id AND namespaces.residence IN ('here', 'draining', 'leaving')
     """
 )
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Namespace, WantedJob
 
@@ -38,9 +38,17 @@ def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, 
 
     Raises:
         NotFound: there is no such namespace.
+        NamespaceMoving: the namespace is moving to another cell.
+        NamespaceMoved: another cell has the namespace.
     """
     names = {namespace for namespace, _ in jobs.values()}
-    found = tx.execute(select(Namespace.name, Namespace.id).where(Namespace.name.in_(names)))
+    columns = (Namespace.name, Namespace.id, Namespace.residence, Namespace.other_cell)
+    found = tx.execute(select(*columns).where(Namespace.name.in_(names))).all()
+    for row in found:
+        if row.residence in ("leaving", "arriving"):
+            raise NamespaceMoving(f"The namespace {row.name} is moving to another cell.")
+        if row.residence == "left":
+            raise NamespaceMoved(f"The namespace {row.name} has moved to the cell {row.other_cell}.")
     ids: dict[str, int] = {row.name: row.id for row in found}
     if unknown := sorted(names - ids.keys()):
         raise NotFound(

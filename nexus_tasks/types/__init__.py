@@ -8,7 +8,7 @@ package are private.
 from nexus_tasks.types.access import TOKEN_SCOPES, AuditEntry, NewToken, TokenInfo, TokenScope
 from nexus_tasks.types.answers import Answer, AnswerSentence
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextFormat, ContextSection
-from nexus_tasks.types.document import Document, iso, plain
+from nexus_tasks.types.document import Document, Listed, iso, plain
 from nexus_tasks.types.jobs import (
     JOB_STATUSES,
     DroppedJob,
@@ -81,7 +81,7 @@ from nexus_tasks.types.status import (
     StatusReport,
     WaitingJob,
 )
-from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, TransferReceipt
+from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, MoveReceipt, TransferReceipt
 
 __all__ = [
     "JOB_STATUSES",
@@ -116,12 +116,14 @@ __all__ = [
     "JobOutcome",
     "JobRepair",
     "Level",
+    "Listed",
     "MarkdownExport",
     "MarkdownImport",
     "MemoryDetails",
     "MemoryInfo",
     "MendedCounter",
     "Message",
+    "MoveReceipt",
     "NamespaceDetails",
     "NamespaceInfo",
     "NamespaceStatus",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 
 class Document:
@@ -25,6 +25,17 @@ class Document:
     def _left_out(self) -> Collection[str]:
         """The names of the fields that :meth:`to_dict` leaves out."""
         return ()
+
+
+T = TypeVar("T")
+
+
+class Listed(list[T]):
+    """A list that was gathered from several cells. ``away`` says which cells are missing in it: cell → why."""
+
+    def __init__(self, rows: Iterable[T] = (), *, away: Mapping[str, str] | None = None) -> None:
+        super().__init__(rows)
+        self.away: Mapping[str, str] = dict(away or {})
 
 
 def plain(value: Any) -> Any:

@@ -175,3 +175,7 @@ class FinishedJobs(Document):
     since: datetime
     until: datetime
     counts: Mapping[str, Mapping[str, int]]  # kind → status → number of jobs
+    away: Mapping[str, str] = field(default_factory=dict)  # cells that are missing in the counts: cell → why
+
+    def _left_out(self) -> Collection[str]:
+        return () if self.away else ("away",)

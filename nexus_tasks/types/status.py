@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from nexus_tasks.types.document import Document
@@ -112,3 +112,7 @@ class StatusReport(Document):
     paused: tuple[PausedKind, ...]
     held_threads: tuple[HeldThreads, ...]  # one entry per worker; a worker ends when half of its threads are held
     quarantined: int  # messages that no worker could read, of all queues
+    away: Mapping[str, str] = field(default_factory=dict)  # cells that are missing in the report: cell → why
+
+    def _left_out(self) -> Collection[str]:
+        return () if self.away else ("away",)

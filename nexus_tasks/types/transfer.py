@@ -23,6 +23,17 @@ class TransferReceipt(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MoveReceipt(Document):
+    """What moving a namespace to another cell has done."""
+
+    namespace: str
+    cell: str  # the cell that has the namespace now
+    moved_from: str | None  # None: it was there already, or an unfinished move was given up
+    rows: Mapping[str, int]  # table → number of rows; empty when an earlier call has copied them
+    paused_seconds: float  # for which the namespace could not be written
+
+
+@dataclass(frozen=True, kw_only=True)
 class MarkdownExport(Document):
     """The numbers of topics and facts that were written to a folder of Markdown."""
 

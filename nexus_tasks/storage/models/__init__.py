@@ -1,6 +1,7 @@
 """The tables of the database, as SQLAlchemy models.
 
-Every table except ``namespaces``, ``database_identity`` and ``audit_log`` has the column ``namespace_id``. Postgres
+Every table except ``namespaces``, ``database_identity``, ``audit_log``, ``cells`` and ``placements`` has the column
+``namespace_id``. Postgres
 never gives the same id to two rows of a table, even after a deletion. Columns of times have the type ``timestamptz``.
 
 Some tables are the outbox of a job kind: their rows say which jobs of the kind are wanted.
@@ -8,6 +9,7 @@ Some tables are the outbox of a job kind: their rows say which jobs of the kind 
 
 from nexus_tasks.storage.models.access import AuditRow, Token
 from nexus_tasks.storage.models.base import Base
+from nexus_tasks.storage.models.cells import CellRow, Placement
 from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow
 from nexus_tasks.storage.models.digests_and_dreams import DigestRequest, Dream, SessionDigest
 from nexus_tasks.storage.models.extraction import Extraction, Topic, TopicSource
@@ -42,6 +44,7 @@ __all__ = [
     "Base",
     "BatchRequest",
     "BudgetHold",
+    "CellRow",
     "CommonWord",
     "DatabaseIdentity",
     "DeadLetter",
@@ -63,6 +66,7 @@ __all__ = [
     "ObservationReflection",
     "OpenQuestion",
     "PerspectiveRow",
+    "Placement",
     "Posting",
     "ReflectionChange",
     "ReflectionRow",

@@ -17,9 +17,17 @@ class Namespace(Base):
     ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting. ``paused_at`` is
     the beginning of a pause, during which no job of the namespace begins. Until ``no_batches_until`` requests go live,
     because the model's provider has no message batches.
+
+    ``residence`` says whether the namespace lives in this database, or moves between cells: ``draining`` (no job
+    begins), ``leaving`` (it can only be read), ``arriving`` (it cannot be used yet) or ``left`` (another cell has it).
+    ``other_cell`` is the cell that it goes to or comes from, and ``move_id`` the id of the move.
     """
 
     __tablename__ = "namespaces"
+    __table_args__ = (
+        CheckConstraint("residence IN ('here','draining','leaving','arriving','left')", name="residence"),
+        Index("ix_namespaces_residence", "name", postgresql_where=text("residence <> 'here'")),
+    )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -33,6 +41,9 @@ class Namespace(Base):
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")
     no_batches_until: Mapped[datetime | None]
+    residence: Mapped[str] = mapped_column(server_default="here")
+    other_cell: Mapped[str | None]
+    move_id: Mapped[str | None]
     created_at: Mapped[datetime] = now_column()
 
 

@@ -1,0 +1,323 @@
+"""Moving a namespace from one cell to another, with nothing lost and nothing doubled.
+
+The steps, in their order. Each is safe to repeat, so that a move that was cut off goes on where it was:
+
+1. ``begin``: the directory notes the move and its id. One process at a time moves a namespace.
+2. ``drain``: in the old cell no job of the namespace begins, and those that run end.
+3. ``close``: in the old cell the namespace can only be read. Then the step waits for transactions that began before.
+   Producers' messages go to their session buffers from here on.
+4. ``copy``: one transaction in the new cell gets every row, and compares sums of both sides before it commits.
+5. ``switch``: the directory says that the namespace lives in the new cell. This is the moment of the move.
+6. ``leave``: the old cell refuses every call about the namespace, also of clients that do not know of the move.
+7. ``open``: in the new cell the namespace can be written, and its jobs run.
+8. ``carry``: jobs that only Redis knew of are asked for in the new cell.
+9. ``erase``: the old cell deletes its copy. Its row of the namespace stays, and refuses old clients.
+10. ``end``: the directory forgets the move.
+
+Before ``switch``, moving the namespace to where it is gives the move up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sqlalchemy import text
+
+from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
+from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, Transient
+from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
+from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.storage import audit, tenancy
+from nexus_tasks.storage import cells as directory
+from nexus_tasks.storage.erasure import removing, vacuum
+from nexus_tasks.storage.transfer import copying
+from nexus_tasks.types import MoveReceipt, check_namespace
+
+log = logging.getLogger(__name__)
+
+Step = Literal["begin", "drain", "close", "copy", "switch", "leave", "open", "carry", "erase", "end"]
+STEPS: tuple[Step, ...] = get_args(Step)
+DRAIN_WITHIN = 300.0  # seconds for which a move waits for the running jobs, and for open transactions
+_LOOK_EVERY = 0.25  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Move:
+    """A move under way: its id, the two cells, and whether the directory has switched already."""
+
+    id: str
+    namespace: str
+    old: str
+    new: str
+    switched: bool
+
+
+def move(
+    cells: Cells,
+    namespace: str,
+    target: str,
+    *,
+    keep: bool = False,
+    note: Callable[[Step], object] = lambda _step: None,
+) -> MoveReceipt:
+    """Move a namespace to the cell ``target``, or go on with a move that was cut off.
+
+    Args:
+        cells: the cells.
+        namespace: the namespace.
+        target: the cell. The namespace's present cell gives an unfinished move up.
+        keep: leave the copy in the old cell. :func:`erase_copy` deletes it later.
+        note: called after each step.
+
+    Raises:
+        NotFound: no cell has the namespace, or there is no such cell.
+        InvalidInput: the namespace is moving to a third cell.
+        Transient: another process moves the namespace, or its jobs or transactions did not end in time. The move goes
+            on when this is called again.
+        StorageUnavailable: a cell does not answer.
+    """
+    if target not in cells.deployments:
+        raise NotFound(f"There is no cell {target!r}.", remedy=f"The cells are {', '.join(sorted(cells.deployments))}.")
+    check_namespace(namespace)
+    with tenancy.unlimited(), _alone(cells, namespace):
+        cells.forget(namespace)
+        here = cells.name_of(namespace, writing=False)
+        if not _has(cells.deployments[here], namespace):
+            raise NotFound(f"There is no namespace {namespace!r}.", remedy="See `nexus namespaces list`.")
+        cells.name_of(namespace)  # notes it in the table
+        for name in (here, target):
+            cells.check(name)
+        one = _begin(cells, namespace, here, target)
+        if one is None:
+            return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
+        note("begin")
+        return _go_on(cells, one, keep=keep, note=note)
+
+
+@contextmanager
+def _alone(cells: Cells, namespace: str) -> Iterator[None]:
+    """Hold the lock of the namespace's moves. Postgres frees it when this process dies."""
+    with cells.directory.database.dedicated_connection() as connection:
+        if not connection.scalar(
+            text("SELECT pg_try_advisory_lock(hashtextextended('nexus move ' || :n, 0))"), {"n": namespace}
+        ):
+            raise Transient(
+                f"Another process moves {namespace}.", remedy="Wait for it; `nexus cells list` shows the moves."
+            )
+        yield
+
+
+def _has(deployment: Deployment, namespace: str) -> bool:
+    with deployment.database.transaction() as tx:
+        return directory.is_here(tx, namespace)
+
+
+def _begin(cells: Cells, namespace: str, here: str, target: str) -> _Move | None:
+    """Note a new move, or find the unfinished one. ``None``: there is nothing to move, or a move was given up."""
+    with cells.directory.database.transaction() as tx:
+        row = directory.find(tx, namespace)
+        assert row is not None
+        if row.move_id is None:
+            if here == target:
+                return None
+            made = directory.begin_move(tx, namespace, target)
+            return _Move(id=made, namespace=namespace, old=here, new=target, switched=False)
+        found = _Move(
+            id=row.move_id,
+            namespace=namespace,
+            old=row.moved_from or row.cell,
+            new=row.moving_to or row.cell,
+            switched=row.moving_to is None,
+        )
+    if target == found.new:
+        return found
+    if target == found.old and not found.switched:
+        _give_up(cells, found)
+        return None
+    raise InvalidInput(
+        f"{namespace} is moving from {found.old} to {found.new}.",
+        remedy=f"Finish that first: `nexus cells move {namespace} {found.new}`.",
+    )
+
+
+def _give_up(cells: Cells, one: _Move) -> None:
+    with cells.directory.database.transaction() as tx:
+        directory.end_move(tx, one.namespace, one.id)  # from now on `switch` refuses this move
+    _reside(cells.deployments[one.old], one.namespace, "here", None, one.id)
+    # What the other cell has of it is deleted by the next move there.
+    _let_jobs_run(cells.deployments[one.old], one.namespace)
+
+
+def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], object]) -> MoveReceipt:
+    old, new = cells.deployments[one.old], cells.deployments[one.new]
+    rows: dict[str, int] = {}
+    paused_at = time.monotonic()
+    if not one.switched:
+        _drain(old, one)
+        note("drain")
+        paused_at = time.monotonic()
+        _close(old, one)
+        note("close")
+        rows = _copy(old, new, one)
+        note("copy")
+        with cells.directory.database.transaction() as tx:
+            directory.switch(tx, one.namespace, one.id)
+            audit.record(tx, "move", one.namespace)
+        cells.forget(one.namespace)
+        note("switch")
+    _reside(old, one.namespace, "left", one.new, one.id)
+    old.forget_namespace(one.namespace)
+    note("leave")
+    _reside(new, one.namespace, "here", None, one.id)
+    _let_jobs_run(new, one.namespace)
+    paused = time.monotonic() - paused_at
+    note("open")
+    _carry(old, new, one.namespace)
+    note("carry")
+    if not keep:
+        erase_copy(old, one.namespace)
+        note("erase")
+    with cells.directory.database.transaction() as tx:
+        directory.end_move(tx, one.namespace, one.id)
+    note("end")
+    return MoveReceipt(
+        namespace=one.namespace, cell=one.new, moved_from=one.old, rows=rows, paused_seconds=round(paused, 2)
+    )
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+def _reside(deployment: Deployment, namespace: str, residence: str, other: str | None, move_id: str) -> bool:
+    """Change where a namespace lives. Returns whether it is another place than before."""
+    with deployment.database.transaction() as tx:
+        changed = tx.execute(
+            text(
+                "UPDATE namespaces SET residence = :residence, other_cell = :other,"
+                " move_id = CASE WHEN :residence = 'here' THEN NULL ELSE :move END"
+                " WHERE name = :n AND (residence <> :residence OR move_id IS DISTINCT FROM :move)"
+                " AND (:residence <> 'here' OR move_id = :move) RETURNING id"
+            ),
+            {"n": namespace, "residence": residence, "other": other, "move": move_id},
+        )
+        return changed.first() is not None
+
+
+def _drain(old: Deployment, one: _Move) -> None:
+    """Let no job of the namespace begin, and wait until none runs."""
+    with old.database.transaction() as tx:
+        closed = tx.scalar(
+            text("SELECT residence = 'leaving' AND move_id = :m FROM namespaces WHERE name = :n"),
+            {"n": one.namespace, "m": one.id},
+        )
+    if closed:  # this move was cut off after the drain
+        return
+    _reside(old, one.namespace, "draining", one.new, one.id)
+    _let_jobs_run(old, one.namespace)  # that is: at most 0 of them
+    index = ClaimIndex(old.claims)
+    # A worker that has read the namespace before may begin a job until it reads it again.
+    obeyed_at = time.monotonic() + NAMESPACE_REMEMBERED_SECONDS
+    deadline = obeyed_at + DRAIN_WITHIN
+    while time.monotonic() < obeyed_at or index.running(one.namespace):
+        if time.monotonic() >= deadline:
+            raise Transient(
+                f"Jobs of {one.namespace} still run after {DRAIN_WITHIN:.0f} s.",
+                remedy="See `nexus jobs list --status running`. The same command goes on with the move, and"
+                f" `nexus cells move {one.namespace} {one.old}` gives it up.",
+            )
+        time.sleep(_LOOK_EVERY)
+
+
+_USERS = text(
+    "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted"
+    " AND relation = 'namespaces'::regclass AND database = (SELECT oid FROM pg_database WHERE datname ="
+    " current_database()) AND pid <> pg_backend_pid()"
+)
+
+
+def _close(old: Deployment, one: _Move) -> None:
+    """Let the namespace only be read, and wait for the transactions that may have seen it open.
+
+    A transaction that has read the table ``namespaces`` keeps a lock on it until its end.
+    """
+    _reside(old, one.namespace, "leaving", one.new, one.id)
+    deadline = time.monotonic() + DRAIN_WITHIN
+    before: set[str] | None = None
+    while True:
+        with old.database.transaction() as tx:
+            now = set(tx.scalars(_USERS))
+        before = now if before is None else before & now
+        if not before:
+            return
+        if time.monotonic() >= deadline:
+            raise Transient(
+                f"A transaction of the cell {one.old} is open for more than {DRAIN_WITHIN:.0f} s.",
+                remedy="End it (see pg_stat_activity), and give the same command again.",
+            )
+        time.sleep(_LOOK_EVERY)
+
+
+def _copy(old: Deployment, new: Deployment, one: _Move) -> dict[str, int]:
+    """Copy the namespace, unless this move has copied it already."""
+    with new.database.transaction() as tx:
+        if tx.scalar(
+            text("SELECT true FROM namespaces WHERE name = :n AND residence = 'arriving' AND move_id = :m"),
+            {"n": one.namespace, "m": one.id},
+        ):
+            return {}
+    with ExitStack() as stack:
+        source = stack.enter_context(old.database.snapshot())
+        target = stack.enter_context(new.database.transaction())
+        return dict(copying.copy(source, target, one.namespace, from_cell=one.old, move=one.id))
+
+
+def _carry(old: Deployment, new: Deployment, namespace: str) -> None:
+    """Ask in the new cell for the jobs that are queued in the old one, then drop them there.
+
+    Jobs that rows of Postgres want are asked for anyway. This finds the others, such as those of a plain ``.delay()``.
+    """
+    index = ClaimIndex(old.claims)
+    for state in STATES:
+        for claim in index.every(state, namespace):
+            if claim.kind in new.engine.kinds():
+                task_of(new.engine, claim.kind).ask_again(claim.args, delay=0.0, flags=claim.asked)
+            else:
+                log.warning("The job %s is of the kind %s, which this process does not know.", claim.job_id, claim.kind)
+            _, wakeups = old.claims.drop(claim.key)
+            old.engine.publisher.publish(wakeups)
+
+
+def _let_jobs_run(deployment: Deployment, namespace: str) -> None:
+    """Write to Redis how many jobs of the namespace may run now. Without Redis, workers do it within 60 s."""
+    deployment.forget_namespace(namespace)
+    try:
+        deployment.engine.publisher.publish(deployment.claims.set_cap(namespace, deployment.cap(namespace)))
+    except QueueUnavailable as error:
+        log.warning("Redis is away, so the jobs of %s obey within 60 s: %s", namespace, error)
+
+
+def erase_copy(old: Deployment, namespace: str) -> dict[str, int]:
+    """Delete what a cell still has of a namespace that has left it. Returns the number of deleted rows of each table.
+
+    Raises:
+        InvalidInput: the namespace lives in this cell.
+    """
+    with old.database.transaction() as tx:
+        owner = tx.scalar(
+            text("SELECT id FROM namespaces WHERE name = :n AND residence = 'left' FOR UPDATE"), {"n": namespace}
+        )
+        if owner is None:
+            raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
+        gone = dict(removing.remove_namespace(tx, int(owner), spared=()))
+        audit.record(tx, "erase.moved", namespace, gone)
+    index = ClaimIndex(old.claims)
+    for state in STATES:
+        for claim in index.every(state, namespace):
+            _, wakeups = old.claims.drop(claim.key)
+            old.engine.publisher.publish(wakeups)
+    vacuum.rewrite_tables(old.database, files=old.settings.embedded)
+    return gone

@@ -1,0 +1,229 @@
+"""Finding the deployment that has a namespace.
+
+The database of one cell, the directory, keeps the table of namespaces. A process remembers what it has read from the
+table, so the directory may be away. What it remembers may be old: then the cell refuses the call
+(:class:`NamespaceMoved`), nothing is stored, and the router reads the table again.
+
+A namespace that the table does not contain lives in the directory's own cell when that has it, because it was made
+before there were cells. Otherwise it is new: the first write notes in the table that it lives in the cell ``new``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nexus_tasks.cells_file import CellsFile, read_cells
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError
+from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.settings import cell_settings
+from nexus_tasks.storage import cells, identity, namespaces, tenancy
+from nexus_tasks.types import Document, check_namespace
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRIES = 3  # a namespace that moves twice during one call is not worth more
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellState(Document):
+    """A cell, for ``nexus cells list``."""
+
+    name: str
+    namespaces: int  # of the table
+    directory: bool
+    new: bool  # whether new namespaces are made here
+    away: str  # why the cell does not answer; empty when it does
+    ready: bool  # whether `nexus cells prepare` has run
+
+
+class Cells:
+    """The cells of a file, each with its deployment. Thread-safe. Nothing connects before the first call.
+
+    Args:
+        given: the path of a file of cells, its JSON text, or what :func:`read_cells` returns.
+
+    Raises:
+        ConfigurationError: the file or a setting is wrong.
+    """
+
+    def __init__(self, given: str | CellsFile) -> None:
+        file = read_cells(given) if isinstance(given, str) else given
+        self.deployments: Mapping[str, Deployment] = {
+            name: Deployment(cell_settings(file, name)) for name in file.cells
+        }
+        self.directory_name, self.new = file.directory, file.new
+        self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
+        self._verified = set[str]()  # the cells whose database is the registered one
+        self._lock = threading.Lock()
+
+    @property
+    def directory(self) -> Deployment:
+        """The deployment whose database keeps the table of namespaces."""
+        return self.deployments[self.directory_name]
+
+    def close(self) -> None:
+        """Close the connections of every cell."""
+        for deployment in self.deployments.values():
+            deployment.close()
+
+    # --- one namespace ------------------------------------------------------------------------------------------------
+    def name_of(self, namespace: str, *, writing: bool = True) -> str:
+        """The name of the cell that has a namespace.
+
+        Args:
+            namespace: the namespace.
+            writing: note in the table where a new namespace lives. Otherwise a new namespace is only looked for.
+
+        Raises:
+            StorageUnavailable: the directory does not answer, and this process has not asked for the namespace before.
+            ConfigurationError: the cell of new namespaces is not prepared, or a cell's database is another one.
+        """
+        if found := self._known.get(check_namespace(namespace)):
+            return found
+        with tenancy.unlimited(), self.directory.database.transaction() as tx:
+            placed = cells.find(tx, namespace)
+            is_old = placed is None and cells.is_here(tx, namespace)
+        name = placed.cell if placed else self.directory_name if is_old else self.new
+        if name not in self.deployments:
+            raise ConfigurationError(
+                f"{namespace} lives in the cell {name}, which the file of cells does not name.",
+                remedy="Give every process the same file of cells.",
+            )
+        self.check(name)
+        if placed is None and (is_old or writing):
+            with tenancy.unlimited(), self.directory.database.transaction() as tx:
+                if cells.place(tx, namespace, name) != name:  # another process was faster, with another file of cells
+                    return self.name_of(namespace, writing=writing)
+        if placed or is_old or writing:  # else the namespace does not exist, and may be made somewhere else
+            with self._lock:
+                self._known[namespace] = name
+        return name
+
+    def knows(self, namespace: str) -> bool:
+        """Whether this process remembers the cell of a namespace."""
+        return namespace in self._known
+
+    def deployment_of(self, namespace: str, *, writing: bool = True) -> Deployment:
+        """The deployment that has a namespace. See :meth:`name_of`."""
+        return self.deployments[self.name_of(namespace, writing=writing)]
+
+    def forget(self, namespace: str) -> None:
+        """Read the cell of a namespace from the table at its next use."""
+        with self._lock:
+            self._known.pop(namespace, None)
+
+    def route(self, namespace: str, call: Callable[[str], T], *, writing: bool = True) -> T:
+        """Run ``call`` with the cell of a namespace. When the namespace has moved, run it again with the new cell.
+
+        Raises:
+            NamespaceMoved: the cells refer to each other. An operator must correct the table.
+        """
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                return call(self.name_of(namespace, writing=writing))
+            except NamespaceMoved:
+                self.forget(namespace)
+                if not left:
+                    raise
+        raise AssertionError  # the loop returns or raises
+
+    # --- preparing the cells ------------------------------------------------------------------------------------------
+    def prepare(self) -> Mapping[str, int]:
+        """Register every cell in the directory, and let no two cells give a row the same id. Safe to repeat.
+
+        The namespaces that a cell has already are noted in the table. One that the table has in another cell stays
+        there, and a warning names it.
+
+        Returns:
+            The number of each cell.
+
+        Raises:
+            ConfigurationError: two cells have one database, or a cell has another database than before.
+            StorageUnavailable: a cell does not answer. Nothing is lost by calling this again.
+        """
+        order = sorted(self.deployments, key=lambda name: name != self.directory_name)
+        with self.directory.database.transaction() as tx:
+            beyond = cells.highest_ids(tx)
+        numbers = dict[str, int]()
+        for name in order:
+            database = self.deployments[name].database
+            with database.transaction() as tx:
+                own = identity.of_database(tx)
+                known = [one.name for one in namespaces.every(tx)]
+            with self.directory.database.transaction() as tx:
+                numbers[name] = cells.register(tx, name, own)
+                for stray in cells.place_all(tx, known, name):
+                    log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
+            with database.transaction() as tx:
+                cells.space_ids(tx, numbers[name], beyond if name != self.directory_name else {})
+        self._verified.update(numbers)
+        return numbers
+
+    def check(self, name: str) -> None:
+        """Check once that a cell is prepared, and that its database is the one that was registered.
+
+        Raises:
+            ConfigurationError: it is not.
+        """
+        if name in self._verified:
+            return
+        with tenancy.unlimited():
+            with self.directory.database.transaction() as tx:
+                registered = cells.registered(tx)
+            if name not in registered:
+                raise ConfigurationError(
+                    f"The cell {name} is not prepared.", remedy="Run `nexus cells prepare` once after adding a cell."
+                )
+            with self.deployments[name].database.transaction() as tx:
+                if identity.of_database(tx) != registered[name]:
+                    raise ConfigurationError(
+                        f"The database of the cell {name} is not the one that was registered.",
+                        remedy="Correct its database_url in the file of cells.",
+                    )
+        self._verified.add(name)
+
+    def states(self) -> list[CellState]:
+        """The state of each cell.
+
+        Raises:
+            StorageUnavailable: the directory does not answer.
+        """
+        with self.directory.database.transaction() as tx:
+            numbers, registered = cells.counts(tx), cells.registered(tx)
+        return [
+            CellState(
+                name=name,
+                namespaces=numbers.get(name, 0),
+                directory=name == self.directory_name,
+                new=name == self.new,
+                away=_away(deployment),
+                ready=name in registered,
+            )
+            for name, deployment in self.deployments.items()
+        ]
+
+    def moves(self) -> Sequence[tuple[str, str, str]]:
+        """The unfinished moves: namespace, the cell that it comes from, and the cell that it goes to."""
+        with self.directory.database.transaction() as tx:
+            return [
+                (row.namespace, row.moved_from or row.cell, row.moving_to or row.cell)
+                for row in cells.listed(tx, moving=True)
+            ]
+
+
+def _away(deployment: Deployment) -> str:
+    try:
+        with deployment.database.reading() as tx:
+            identity.of_database(tx)
+        with answering():
+            deployment.claims.redis.ping()
+    except NexusError as error:
+        return error.message
+    return ""

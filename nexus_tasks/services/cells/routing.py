@@ -1,0 +1,164 @@
+"""Letting the client's methods find their cell: a method with a namespace goes to one cell, and the others to all."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from nexus_tasks.errors import NamespaceMoved, Transient
+from nexus_tasks.services import intake
+from nexus_tasks.services.cells import buffers, gathering
+from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.services.limits import allowed_namespace
+from nexus_tasks.types import DroppedJobs, RetriedJobs
+
+T = TypeVar("T")
+
+# Methods that make a namespace which does not exist.
+_MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown"})
+_BUFFERED = frozenset({"ingest", "remember"})
+
+
+def routed_methods(client: type[T]) -> type[T]:
+    """A class decorator: when the client has ``cells``, each public method runs in the cell of its namespace.
+
+    A method without a namespace must have a function in ``_GATHERED``, which asks all cells.
+    """
+    for name, method in list(vars(client).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.iscoroutinefunction(method):
+            setattr(client, name, _routed(method))
+    return client
+
+
+def _routed(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature, name = inspect.signature(method), method.__name__
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        cells: Cells | None = self.cells
+        if cells is None:
+            return method(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
+        namespace = given.get("namespace")
+        if "namespace" in signature.parameters:
+            namespace = allowed_namespace(self.limit, namespace, name)
+        if not isinstance(namespace, str) or name in _ASK_ALL_ALWAYS:
+            if gathered := _GATHERED.get(name):
+                bound = signature.bind(self, *args, **kwargs)
+                bound.apply_defaults()
+                options = {key: value for key, value in bound.arguments.items() if key != "self"}
+                return gathered(self.members, name, options)
+            return getattr(self.members[cells.directory_name], name)(*args, **kwargs)  # it refuses the arguments
+        if name in _MAKE:
+            buffers.store_pending(cells)
+        try:
+            found = cells.route(
+                namespace,
+                lambda cell: getattr(self.members[cell], name)(*args, **kwargs),
+                writing=name in _MAKE,
+            )
+        except NamespaceMoved:
+            raise
+        except Transient:
+            # Only the directory can be away here: a cell's own client has buffered the messages already.
+            if name not in _BUFFERED or cells.knows(namespace):
+                raise
+            found = intake.keep(cells.deployments[cells.new], **_as_call(given))
+        if getattr(found, "buffered", 0):
+            buffers.note_buffered(cells)
+        return found
+
+    return call
+
+
+def _as_call(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``ingest`` for those of ``ingest`` or ``remember``."""
+    call = {key: value for key, value in given.items() if key != "self"}
+    if "text" not in call:
+        return call
+    fields = {"content": call["text"], "author": call.get("author", "user")}
+    fields |= {key: call[key] for key in ("expires_at", "erase_expired") if key in call}
+    return {
+        "namespace": call["namespace"],
+        "session_key": call.get("session_key", "notes"),
+        "messages": [fields],
+    }
+
+
+# --- methods that ask every cell --------------------------------------------------------------------------------------
+Members = Mapping[str, Any]
+Options = dict[str, Any]
+
+
+def _listed(key: Callable[[Any], Any]) -> Callable[[Members, str, Options], Any]:
+    """A method that lists rows in pages; ``key`` sorts them as each cell does."""
+
+    def gather(members: Members, name: str, options: Options) -> Any:
+        limit, offset = options.pop("limit"), options.pop("offset")
+
+        def page(member: Any, most: int, after: int) -> Any:
+            return getattr(member, name)(**options, limit=most, offset=after)
+
+        return gathering.listed(members, page, key, limit=limit, offset=offset)
+
+    return gather
+
+
+def _one(members: Members, name: str, options: Options) -> Any:
+    return gathering.one(members, lambda member: getattr(member, name)(**options))
+
+
+def _status(members: Members, name: str, options: Options) -> Any:
+    answers, away = gathering.ask(members, lambda member: getattr(member, name)(**options))
+    return gathering.status(answers, away, options["limit"])
+
+
+def _finished(members: Members, name: str, options: Options) -> Any:
+    return gathering.finished(*gathering.ask(members, lambda member: getattr(member, name)(**options)))
+
+
+def _changed(together: Callable[[Mapping[str, Any]], Any]) -> Callable[[Members, str, Options], Any]:
+    """A method that changes something in every cell; ``together`` makes one answer of theirs."""
+
+    def gather(members: Members, name: str, options: Options) -> Any:
+        return together(gathering.change(members, lambda member: getattr(member, name)(**options)))
+
+    return gather
+
+
+def _retried(answers: Mapping[str, RetriedJobs]) -> RetriedJobs:
+    refused = {job: why for one in answers.values() for job, why in one.refused.items()}
+    return RetriedJobs(retried=sum(one.retried for one in answers.values()), refused=refused)
+
+
+def _dropped(answers: Mapping[str, DroppedJobs]) -> DroppedJobs:
+    return DroppedJobs(dropped=sum(one.dropped for one in answers.values()))
+
+
+def _by_job(job: Any) -> tuple[float, ...]:
+    """The order of a listing of jobs: running, waiting, pending, dead letters, runs (see :meth:`Nexus.jobs`)."""
+    place = {"running": 0, "waiting": 1, "pending": 2}.get(job.status, 3 if job.source == "dead_letters" else 4)
+    moment = (job.started_at, job.queued_at, job.queued_at, job.finished_at, job.finished_at)[place]
+    seconds = moment.timestamp() if moment else 0.0
+    return place, seconds if place < 3 else -seconds
+
+
+_GATHERED: Mapping[str, Callable[[Members, str, Options], Any]] = {
+    "namespaces": _listed(lambda found: found.namespace),
+    "audit": _listed(lambda entry: -entry.at.timestamp()),
+    "jobs": _listed(_by_job),
+    "quarantined": _listed(lambda message: -message.at.timestamp()),
+    "status": _status,
+    "finished_jobs": _finished,
+    "job": _one,
+    "retry_job": _one,
+    "drop_job": _one,
+    "retry_jobs": _changed(_retried),
+    "drop_jobs": _changed(_dropped),
+    "drop_quarantined": _changed(lambda answers: sum(answers.values())),
+    "repair_jobs": _changed(gathering.repaired),
+    "resume_jobs": _changed(lambda answers: tuple(sorted({kind for kinds in answers.values() for kind in kinds}))),
+}
+_ASK_ALL_ALWAYS = frozenset({"audit"})  # entries stay in the cell in which something has happened

@@ -1,0 +1,227 @@
+"""Cells: a call reaches the deployment of its namespace, or all of them, and a wrong file says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import Cells, Message, Nexus
+from nexus_tasks.deployment import Deployment, use
+from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, StorageUnavailable
+from nexus_tasks.services.cells.moving import move
+from nexus_tasks.types import Listed
+from tests.cells import TwoCells, document, two_cells
+from tests.commandline import nexus as command
+from tests.integration.inline import work
+from tests.sandbox import Sandbox
+
+NOWHERE = "postgresql://nexus:x@127.0.0.1:1/nowhere"
+
+
+@pytest.fixture
+def both(deploy: Callable[..., Sandbox], tmp_path: Path) -> Iterator[TwoCells]:
+    """Two cells. ``old`` lives in ``one``, because it was there before; what is made now lives in ``two``."""
+    with two_cells(deploy, tmp_path) as made:
+        Nexus(made.cells.deployments["one"]).remember("old", "Eva lives in Porto.")
+        made.cells.prepare()
+        yield made
+
+
+def names(here: Sandbox) -> list[str]:
+    return [name for (name,) in here.sql("SELECT name FROM namespaces ORDER BY 1")]
+
+
+def test_a_namespace_is_written_and_read_in_its_cell(both: TwoCells) -> None:
+    both.nexus.ingest("fresh", "chat", [Message(content="I moved to Lisbon.", author="ann")], end=True)
+    both.nexus.remember("old", "Deploys happen on Tuesdays.")
+    assert names(both.one) == ["old"]
+    assert names(both.two) == ["fresh"]
+    for name in ("one", "two"):
+        with use(both.cells.deployments[name]):
+            work()
+    assert both.nexus.search("fresh", "Lisbon")[0].content
+    assert len(both.nexus.session("old", "notes").said) == 2
+    with pytest.raises(NotFound):
+        both.nexus.search("nobody", "Lisbon")
+    assert names(both.two) == ["fresh"], "a read makes no namespace, and no place for one"
+    assert both.one.sql("SELECT namespace, cell FROM placements ORDER BY 1") == [("fresh", "two"), ("old", "one")]
+
+
+def test_what_names_no_namespace_is_gathered(both: TwoCells) -> None:
+    for number in range(5):
+        both.nexus.remember(f"fresh-{number}", "Something.")
+    every = [one.namespace for one in both.nexus.namespaces()]
+    assert every == [*(f"fresh-{number}" for number in range(5)), "old"]
+    pages = [one.namespace for offset in range(0, 8, 2) for one in both.nexus.namespaces(limit=2, offset=offset)]
+    assert pages == every
+    report = both.nexus.status()
+    assert [one.namespace for one in report.namespaces] == every
+    assert report.jobs.waiting + report.jobs.pending == 6
+    assert both.nexus.status(limit=2).left_out == 4
+    jobs = both.nexus.jobs()
+    assert len({job.id for job in jobs}) == 6
+    assert {both.nexus.job(job.id).namespace for job in jobs} == set(every)
+    assert both.nexus.drop_job(jobs[0].id).id == jobs[0].id
+    assert both.nexus.drop_jobs().dropped == 5
+    with pytest.raises(NotFound):
+        both.nexus.job("nonesuch")
+    both.nexus.create_token("old", "one")
+    both.nexus.create_token("fresh-1", "two")
+    assert {entry.namespace for entry in both.nexus.audit(action="token")} == {"old", "fresh-1"}
+    assert len(both.nexus.audit("old")) == 1
+    assert both.nexus.finished_jobs().counts["derive_memory"]["dropped"] == 6
+
+
+def test_a_cell_that_is_away_is_named(both: TwoCells, tmp_path: Path) -> None:
+    both.nexus.remember("fresh", "Something.")
+    file = tmp_path / "away.json"
+    told = document(both.one, both.two)
+    told["cells"]["two"]["database_url"] = NOWHERE  # type: ignore[index]
+    file.write_text(json.dumps(told))
+    cells = Cells(str(file))
+    try:
+        nexus = Nexus(cells=cells)
+        found = nexus.namespaces()
+        assert isinstance(found, Listed)
+        assert [one.namespace for one in found] == ["old"]
+        assert list(found.away) == ["two"]
+        assert list(nexus.status().away) == ["two"]
+        assert list(nexus.finished_jobs().away) == ["two"]
+        assert nexus.status().to_dict()["away"].keys() == {"two"}
+        with pytest.raises(StorageUnavailable, match="two"):
+            nexus.job("nonesuch")
+        with pytest.raises(StorageUnavailable, match="Done in one, but not in two"):
+            nexus.drop_jobs()
+        assert nexus.remember("old", "Still here.").stored == 1
+    finally:
+        cells.close()
+
+
+def test_without_the_directory_known_namespaces_go_on_and_messages_of_others_are_buffered(
+    both: TwoCells, tmp_path: Path
+) -> None:
+    both.nexus.remember("fresh", "First.")
+    file = tmp_path / "away.json"
+    told = document(both.one, both.two)
+    told["cells"]["one"]["database_url"] = NOWHERE  # type: ignore[index]
+    file.write_text(json.dumps(told))
+    cells = Cells(str(file))
+    try:
+        nexus = Nexus(cells=cells)
+        receipt = nexus.remember("elsewhere", "Kept.", author="ann")
+        assert (receipt.stored, receipt.buffered) == (0, 1)
+        with pytest.raises(StorageUnavailable):
+            nexus.search("elsewhere", "kept")
+        cells._known["fresh"] = "two"  # this process has asked before
+        cells._verified.add("two")
+        assert nexus.remember("fresh", "Second.").stored == 1
+    finally:
+        cells.close()
+    both.nexus.remember("fresh", "Third.")  # the directory is back, and this process stores the buffer
+    [said] = both.nexus.session("elsewhere", "notes").said
+    assert (said.content, said.author) == ("Kept.", "ann")
+
+
+def test_a_limited_client_stays_limited(both: TwoCells) -> None:
+    nexus = Nexus(cells=both.cells, namespaces=["old"])
+    assert [one.namespace for one in nexus.namespaces()] == ["old"]
+    assert nexus.search("old", "Eva")
+    with pytest.raises(NotAllowed):
+        nexus.remember("fresh", "Something.")
+    with pytest.raises(NotAllowed):
+        nexus.repair_jobs()
+    assert both.one.sql("SELECT namespace FROM placements WHERE namespace = 'fresh'") == []
+
+
+# --- the environment and the commands ---------------------------------------------------------------------------------
+def test_the_environment_names_the_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL", "NEXUS_KEY_PREFIX"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NEXUS_CELLS", str(both.file))
+    client = Nexus()
+    assert client.cells is not None
+    assert [one.namespace for one in client.namespaces()] == ["old"]
+    client.cells.close()
+    with pytest.raises(ConfigurationError, match="NEXUS_CELLS names several deployments"):
+        Deployment()
+    monkeypatch.setenv("NEXUS_CELL", "two")
+    worker = Deployment()
+    assert worker.settings.key_prefix == both.two.name
+    assert Nexus(worker).namespaces() == []
+    worker.close()
+    monkeypatch.setenv("NEXUS_CELL", "three")
+    with pytest.raises(ConfigurationError, match="no cell 'three'"):
+        Deployment()
+
+
+def test_commands_reach_the_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEXUS_CELLS", str(both.file))
+    assert command("remember", "I like tea.", "--namespace", "fresh").returncode == 0
+    found = json.loads(command("namespaces", "list", "--json").stdout)
+    assert [one["namespace"] for one in found["namespaces"]] == ["fresh", "old"]
+    assert command("search", "tea", "--namespace", "fresh").stdout.count("tea") >= 1
+    listed = json.loads(command("cells", "list", "--json").stdout)
+    assert [(one["name"], one["namespaces"], one["ready"]) for one in listed["cells"]] == [
+        ("one", 1, True),
+        ("two", 1, True),
+    ]
+    assert json.loads(command("cells", "prepare", "--json").stdout)["cells"] == {"one": 0, "two": 1}
+    wrong = command("cells", "move", "fresh", "three")
+    assert wrong.returncode == 1
+    assert "no cell 'three'" in wrong.stderr
+
+
+# --- what is wrong with a file ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "not JSON|cannot be read"),
+        ("{", "not JSON"),
+        ('{"cells": {}}', "at least one cell"),
+        ('{"cells": {"a b": {}}}', "no name of a cell"),
+        ('{"cells": {"a": {}}, "new": "b"}', '"new" names no cell'),
+        ('{"cells": {"a": {}}, "other": 1}', "unknown keys: other"),
+        ('{"cells": {"a": {"database_ulr": "x"}}}', "unknown settings: database_ulr"),
+        ('{"cells": {"a": {"database_url": "$NOT_SET_ANYWHERE"}}}', "NOT_SET_ANYWHERE, which is not set"),
+        ('{"cells": {"a": {"database_url": "postgresql://x/y", "redis_url": null}}}', "NEXUS_REDIS_URL is not set"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_file_says_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        Cells(text)
+
+
+def test_a_cell_must_be_prepared_and_keep_its_database(deploy: Callable[..., Sandbox], tmp_path: Path) -> None:
+    with two_cells(deploy, tmp_path) as made:
+        told = document(made.one, made.two)
+        told["cells"]["three"] = told["cells"]["two"]  # type: ignore[index]
+        swapped = document(made.two, made.one) | {"directory": "two"}
+        for wrong, why in (
+            (told | {"new": "three"}, "not prepared"),
+            (swapped | {"new": "one"}, "not prepared|not the"),
+        ):
+            cells = Cells(json.dumps(wrong))
+            with pytest.raises(ConfigurationError, match=why):
+                Nexus(cells=cells).remember("fresh", "Something.")
+            cells.close()
+        cells = Cells(json.dumps(told))
+        with pytest.raises(ConfigurationError, match="the same one"):
+            cells.prepare()
+        cells.close()
+        with pytest.raises(NotFound):
+            move(made.cells, "nobody", "one")
+
+
+def test_cells_never_give_two_rows_the_same_id(both: TwoCells) -> None:
+    for number in range(20):
+        both.nexus.remember("old", f"Old {number}.")
+        both.nexus.remember("fresh", f"Fresh {number}.")
+    one, two = ([i for (i,) in here.sql("SELECT id FROM memories")] for here in (both.one, both.two))
+    assert {i % 256 for i in two} == {1}
+    assert {i % 256 for i in one[1:]} == {0}
+    assert min(two) > min(one)
+    assert not set(one) & set(two)

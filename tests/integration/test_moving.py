@@ -1,0 +1,317 @@
+"""Moving a namespace between cells: nothing is lost or doubled, whenever the move is killed and whoever writes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import Cells, Message, Nexus, reflect_perspective
+from nexus_tasks.deployment import use
+from nexus_tasks.errors import InvalidInput, NamespaceMoved, NamespaceMoving, NexusError, Transient
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.services.cells import buffers, moving
+from nexus_tasks.services.cells.moving import STEPS, Step, move
+from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.transfer import copying
+from tests.cells import TwoCells, move_in_child, residence, rows, two_cells
+from tests.integration.inline import work
+from tests.sandbox import Sandbox, eventually
+
+ACME = "acme"
+TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
+
+
+@pytest.fixture
+def both(deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoCells]:
+    """Two cells. ``acme`` lives in ``one``, with facts, digests, tokens, a budget, a dead letter and wanted work."""
+    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 0.0)  # no worker remembers the namespace here
+    with two_cells(deploy, tmp_path) as made:
+        Nexus(made.cells.deployments["one"]).create_namespace(ACME, budget_usd_per_day=5.0, observers=["ann", "bob"])
+        made.cells.prepare()
+        said = [Message(content=text, author="ann", id=str(n)) for n, text in enumerate(TALK)]
+        made.nexus.ingest(ACME, "chat", said, end=True, observe=True)
+        with use(made.cells.deployments["one"]):
+            work()
+            reflect_perspective.delay(namespace=ACME, observer="ann", subject="ann")
+            work()
+        made.nexus.create_token(ACME, "agent")
+        made.nexus.remember(ACME, "Not derived yet.", author="ann")
+        yield made
+
+
+def everything(here: Sandbox) -> dict[str, list[str]]:
+    """All rows of the namespace, except the time of a token's last use."""
+    return rows(here, ACME)
+
+
+def test_every_table_is_copied_or_made_again() -> None:
+    copied = {table.name for table in copying.TABLES} | copying.REMADE
+    assert copied == {table.name for table in Base.metadata.sorted_tables if "namespace_id" in table.c}
+
+
+def test_a_moved_namespace_is_as_it_was(both: TwoCells) -> None:
+    before, found = everything(both.one), [hit.id for hit in both.nexus.search(ACME, "where does Eva live?")]
+    assert {
+        "memories",
+        "evidence",
+        "session_digests",
+        "embeddings",
+        "tokens",
+        "job_runs",
+        "derivations",
+    } <= before.keys()
+    receipt = move(both.cells, ACME, "two")
+    assert (receipt.cell, receipt.moved_from) == ("two", "one")
+    assert receipt.rows == {name: len(some) for name, some in before.items()}
+    assert everything(both.two) == before
+    assert [hit.id for hit in both.nexus.search(ACME, "where does Eva live?")] == found != []
+    assert both.nexus.search(ACME, "Eva").missing_embeddings == 1, "as before: the message that is not derived yet"
+    assert both.nexus.namespace(ACME).budget_usd_per_day == 5.0
+    assert everything(both.one) == {}, "the old cell has erased its copy"
+    assert both.one.sql("SELECT count(*) FROM postings") == [(0,)]
+    assert both.one.sql("SELECT cell, moving_to, moved_from, move_id FROM placements") == [("two", None, None, None)]
+    assert [entry.action for entry in both.nexus.audit(ACME, action="move")] == ["move"]
+
+
+def test_work_that_was_wanted_goes_on_in_the_new_cell(both: TwoCells) -> None:
+    assert both.nexus.status(ACME).namespaces[0].underived == 1
+    with use(both.cells.deployments["one"]):
+        reflect_perspective.delay(namespace=ACME, observer="bob", subject="ann")  # only Redis knows of it
+    move(both.cells, ACME, "two")
+    assert both.one.redis().keys(f"{both.one.name}:job:*") == []
+    with use(both.cells.deployments["two"]) as two:
+        assert {claim.kind for claim in (*two.claims.pending("derive"), *two.claims.pending("reflect"))} >= {
+            "reflect_perspective"
+        }
+        Reconciler(two.engine).round()
+        work()
+    after = both.nexus.status(ACME).namespaces[0]
+    assert (after.underived, after.jobs.waiting, after.jobs.pending, after.jobs.dead) == (0, 0, 0, 0)
+
+
+def test_a_client_that_remembers_the_old_cell_is_refused_and_finds_the_new_one(both: TwoCells) -> None:
+    late, plain = Nexus(cells=str(both.file)), Nexus(both.cells.deployments["one"])
+    assert late.cells is not None
+    late.search(ACME, "Eva")
+    move(both.cells, ACME, "two")
+    assert late.cells.knows(ACME)
+    assert late.remember(ACME, "Written late.").stored == 1
+    assert late.search(ACME, "late")[0].content == "Written late."
+    late.cells.close()
+    for call in (lambda: plain.remember(ACME, "To the old cell."), lambda: plain.search(ACME, "Eva")):
+        with pytest.raises(NamespaceMoved, match="has moved to the cell two"):
+            call()
+    with use(both.cells.deployments["one"]), pytest.raises(NamespaceMoved):
+        plain.forget(ACME, everything=True)
+    assert everything(both.one) == {}
+    assert plain.namespaces() == []
+    with use(both.cells.deployments["one"]) as one:
+        Reconciler(one.engine).round()
+        assert one.claims.waiting() == []
+
+
+def test_a_namespace_comes_back(both: TwoCells) -> None:
+    before = everything(both.one)
+    move(both.cells, ACME, "two")
+    move(both.cells, ACME, "one", keep=True)
+    assert everything(both.one) == before
+    assert residence(both.two, ACME) == "left"
+    with pytest.raises(InvalidInput):
+        moving.erase_copy(both.cells.deployments["one"], ACME)
+    assert moving.erase_copy(both.cells.deployments["two"], ACME)["memories"] == len(before["memories"])
+    move(both.cells, ACME, "two")
+    assert everything(both.two) == before
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("step", STEPS)
+def test_a_move_that_is_killed_after_a_step_goes_on(both: TwoCells, step: Step) -> None:
+    before = everything(both.one)
+    pid = move_in_child(both.cells, ACME, "two", die_after=step)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    both.cells.forget(ACME)
+    holders = [name for name in ("one", "two") if residence(both.of(name), ACME) in ("here", "draining", "leaving")]
+    assert len(holders) <= 1, "two cells would answer"
+    receipt = eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+    assert receipt.cell == "two"
+    assert everything(both.two) == before
+    assert everything(both.one) == {}
+    assert (residence(both.one, ACME), residence(both.two, ACME)) == ("left", "here")
+    assert both.cells.moves() == []
+
+
+def _try(call: Callable[[], moving.MoveReceipt]) -> moving.MoveReceipt | None:
+    """Until Postgres has seen that the killed process is gone, it keeps the lock."""
+    try:
+        return call()
+    except Transient as error:
+        if "Another process" not in error.message:
+            raise
+        return None
+
+
+@pytest.mark.long
+def test_a_move_that_is_killed_at_any_moment_goes_on(both: TwoCells) -> None:
+    luck, before, target = random.Random(7), everything(both.one), "two"
+    for _ in range(12):
+        pid = move_in_child(both.cells, ACME, target)
+        time.sleep(luck.uniform(0.0, 0.6))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    both.cells.forget(ACME)
+    eventually(lambda: _try(lambda: move(both.cells, ACME, target)), within=30)
+    assert everything(both.two) == before
+    assert everything(both.one) == {}
+
+
+def test_a_move_can_be_given_up_until_the_switch(both: TwoCells) -> None:
+    before = everything(both.one)
+    pid = move_in_child(both.cells, ACME, "two", die_after="copy")
+    os.waitpid(pid, 0)
+    with pytest.raises(NamespaceMoving):
+        both.nexus.pin(ACME, both.nexus.memories(ACME, levels=["explicit"])[0].id)
+    with pytest.raises(NamespaceMoving):
+        Nexus(both.cells.deployments["two"]).search(ACME, "Eva")
+    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+    assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
+    assert both.cells.moves() == []
+    move(both.cells, ACME, "two")  # it copies anew, and not what the first attempt has left there
+    assert len(everything(both.two)["memories"]) == len(before["memories"]) + 1
+
+
+# --- written meanwhile ------------------------------------------------------------------------------------------------
+def test_during_the_copy_the_namespace_is_read_and_messages_wait_in_the_buffer(both: TwoCells) -> None:
+    seen = list[object]()
+
+    def note(step: Step) -> None:
+        if step == "close":
+            seen.append(both.nexus.search(ACME, "Eva")[0].content)
+            seen.append(both.nexus.remember(ACME, "Said meanwhile.", author="ann").buffered)
+            with pytest.raises(NamespaceMoving, match="moving to another cell"):
+                both.nexus.set_namespace(ACME, concurrency=3)
+            seen.append(both.nexus.remember("other", "Another tenant goes on.").stored)
+
+    move(both.cells, ACME, "two", note=note)
+    assert seen == [TALK[2], 1, 1]
+    buffers.note_buffered(both.cells)
+    both.nexus.remember(ACME, "Said after.", author="ann")
+    assert [one.content for one in both.nexus.session(ACME, "notes").said][1:] == ["Said meanwhile.", "Said after."]
+    assert not any(one.buffer.pending() for one in both.cells.deployments.values())
+
+
+def test_a_write_that_began_before_the_close_is_waited_for(both: TwoCells) -> None:
+    one = both.cells.deployments["one"]
+    began, closed = threading.Event(), threading.Event()
+
+    def write() -> None:
+        from nexus_tasks.storage import namespaces
+
+        with one.database.transaction() as tx:
+            known = namespaces.get(tx, ACME)
+            began.set()
+            closed.wait(1.0)  # never set: the close waits for this transaction
+            from nexus_tasks.services.ingestion import SessionWriter
+
+            SessionWriter(one, tx, known, "slow").store([Message(content="Slow, and not lost.", author="ann")])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    began.wait(10)
+    move(both.cells, ACME, "two", note=lambda step: closed.set() if step == "close" else None)
+    writer.join()
+    assert [said.content for said in both.nexus.session(ACME, "slow").said] == ["Slow, and not lost."]
+
+
+def test_a_copy_that_differs_is_refused(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = copying._copy_table
+
+    def lossy(source: object, target: object, table: object, old: int, new: int) -> None:
+        real(source, target, table, old, new)  # type: ignore[arg-type]
+        if getattr(table, "name", "") == "evidence":
+            from sqlalchemy import text
+
+            target.execute(text("UPDATE evidence SET role = 'reinforces' WHERE namespace_id = :n"), {"n": new})  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(copying, "_copy_table", lossy)
+    with pytest.raises(NexusError, match="The copy of evidence differs"):
+        move(both.cells, ACME, "two")
+    assert residence(both.two, ACME) is None
+    monkeypatch.setattr(copying, "_copy_table", real)
+    move(both.cells, ACME, "two")
+
+
+def test_ids_that_both_cells_have_are_refused(both: TwoCells) -> None:
+    [(taken,)] = both.one.sql("SELECT max(id) FROM memories")
+    Nexus(both.cells.deployments["two"]).remember("other", "Something.")
+    both.two.sql("UPDATE derivations SET memory_id = memory_id WHERE false")
+    [(mine,)] = both.two.sql("SELECT max(id) FROM memories")
+    both.two.sql("ALTER TABLE derivations DISABLE TRIGGER ALL")
+    both.two.sql("DELETE FROM derivations")
+    both.two.sql("ALTER TABLE derivations ENABLE TRIGGER ALL")
+    both.two.sql("UPDATE memories SET id = :taken WHERE id = :mine", taken=taken, mine=mine)
+    with pytest.raises(NexusError, match=re.escape("a row of memories with an id of this namespace")):
+        move(both.cells, ACME, "two")
+    assert move(both.cells, ACME, "one").moved_from is None
+    assert both.nexus.remember(ACME, "As before.").stored == 1
+
+
+@pytest.mark.long
+def test_under_load_with_workers_nothing_is_lost_or_doubled(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four clients write while the namespace moves there and back, killed on the way; two workers derive."""
+    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 10.0)
+    both.one.worker(concurrency=4)
+    both.two.worker(concurrency=4)
+    stop, said, problems = threading.Event(), dict[str, int](), list[str]()
+
+    def write(name: str) -> None:
+        client = Nexus(cells=Cells(str(both.file)))
+        number = 0
+        while not stop.is_set():
+            message = Message(content=f"I visited the town {name}-{number}.", author="ann", id=f"{name}-{number}")
+            try:
+                client.ingest(ACME, name, [message])
+            except NexusError as error:  # nothing was stored: the next turn repeats it
+                problems.append(f"{type(error).__name__}: {error.message}")
+                time.sleep(0.2)
+                continue
+            number += 1
+            said[name] = number
+            time.sleep(0.02)
+        buffers.store_all(client.cells, wait=True)  # type: ignore[arg-type]
+        client.cells.close()  # type: ignore[union-attr]
+
+    writers = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(4)]
+    for one in writers:
+        one.start()
+    time.sleep(2)
+    for target in ("two", "one", "two"):
+        pid = move_in_child(both.cells, ACME, target)
+        time.sleep(11.0)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        both.cells.forget(ACME)
+        eventually(lambda target=target: _try(lambda: move(both.cells, ACME, target)), within=60)  # type: ignore[misc]
+    time.sleep(1)
+    stop.set()
+    for one in writers:
+        one.join(60)
+    total = sum(said.values())
+    assert total > 100
+    assert problems == []
+    stored = both.two.sql("SELECT external_id FROM memories WHERE level = 'raw' AND external_id LIKE 'w%'")
+    assert sorted(i for (i,) in stored) == sorted(f"{name}-{n}" for name, most in said.items() for n in range(most))
+    eventually(lambda: both.two.sql("SELECT count(*) FROM derivations WHERE state <> 'done'") == [(0,)], within=120)
+    facts = both.two.sql(
+        "SELECT p.observer, m.content FROM memories m JOIN perspectives p ON p.id = m.perspective_id"
+        " WHERE m.level = 'explicit' AND m.valid_to IS NULL"
+    )
+    assert len(facts) == len(set(facts))
+    assert both.one.sql("SELECT count(*) FROM memories") == [(0,)]
