@@ -16,7 +16,8 @@ from nexus_tasks.services.cells.moving import Step, move
 from nexus_tasks.storage.transfer.copying import TABLES, columns
 from tests.sandbox import Sandbox
 
-_AS_MADE = """
+# What :meth:`Cells.prepare` changes in a database, beside rows.
+AS_MADE = """
 DO $$ DECLARE one regclass; BEGIN
     FOR one IN SELECT oid FROM pg_class WHERE relkind = 'S' LOOP
         EXECUTE format('ALTER SEQUENCE %s INCREMENT BY 1', one);
@@ -53,7 +54,7 @@ def two_cells(deploy: Callable[..., Sandbox], folder: Path) -> Iterator[TwoCells
     finally:
         cells.close()
         for here in (one, two):
-            here.sql(_AS_MADE)  # the next test that gets the database
+            here.sql(AS_MADE)  # the next test that gets the database
 
 
 def document(one: Sandbox, two: Sandbox) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nexus_tasks.cli import words
-from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, warn
@@ -136,8 +136,13 @@ def flush(
         buffer = buffer.of(of)
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
+    from nexus_tasks.services.cells import buffers
 
-    report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer, allowed=_allowed())
+    cells = connect().cells if of is None and _allowed() is None else None
+    if cells is not None:
+        report = buffers.store_all(cells, wait=True)
+    else:
+        report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer, allowed=_allowed())
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
     else:

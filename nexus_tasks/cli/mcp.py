@@ -42,7 +42,7 @@ def mcp(
         from nexus_tasks.integrations.mcp import http as over_http
         from nexus_tasks.integrations.mcp.server import server
         from nexus_tasks.integrations.serving.listening import address
-        from nexus_tasks.services.access import TokenChecker
+        from nexus_tasks.services.cells.tokens import checker_of
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "uvicorn", "starlette"):
             raise
@@ -56,7 +56,7 @@ def mcp(
     token = load_settings().mcp_token
     secret = token.get_secret_value() if token else ""
     memory = server(namespace)
-    checker = TokenChecker(memory.memory.nexus.deployment)
+    checker = checker_of(memory.memory.nexus.cells, memory.memory.nexus.deployment)
     over_http.serve(
         memory,
         secret,

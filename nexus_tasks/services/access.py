@@ -124,8 +124,19 @@ class TokenChecker:
         Raises:
             StorageUnavailable: Postgres does not answer.
         """
+        return self.noted(self.look_up(given))
+
+    def look_up(self, given: str) -> Checked:
+        """Check a token, without a note of its use.
+
+        Raises:
+            StorageUnavailable: Postgres does not answer.
+        """
         with self._deployment.database.reading() as tx:
-            found = tokens.check(tx, given)
+            return tokens.check(tx, given)
+
+    def noted(self, found: Checked) -> Checked:
+        """Note the use or the refusal of a token that was looked up. Returns it."""
         if found.refusal:
             self.note_refusal(found, found.refusal)
         elif found.unnoted:

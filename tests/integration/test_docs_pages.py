@@ -12,12 +12,14 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import Permanent
 from tests import prometheus
+from tests.cells import AS_MADE
 from tests.collector import collecting
 from tests.databases import TEMPLATE, administer
 from tests.integration.inline import time_passes, waiting, work, work_as_asked
@@ -47,7 +49,7 @@ ELSEWHERE = {
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }
-ALONE = ("cost", "deployments", "flower", "jobs", "monitoring", "tracing")  # each has a test of its own below
+ALONE = ("cells", "cost", "deployments", "flower", "jobs", "monitoring", "tracing")  # each has a test of its own below
 LEFT_OUT = {
     "nexus mcp --http 8000": "its port may be taken; tests/integration/test_mcp.py serves HTTP on a free port",
     "nexus mcp --http 0.0.0.0:8000": "the same",
@@ -125,6 +127,34 @@ def test_the_page_on_deployments_works_as_written(here: Sandbox, monkeypatch: py
         for name in ("staging", "nexus", "deployment"):
             if deployment := getattr(one.program.get(name), "deployment", one.program.get(name)):
                 getattr(deployment, "close", lambda: None)()
+
+
+@pytest.mark.long
+def test_the_page_on_cells_works_as_written(
+    deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = deploy(), deploy()
+    for name, here in (("ONE", one), ("TWO", two)):
+        monkeypatch.setenv(f"{name}_DATABASE_URL", here.database_url)
+    monkeypatch.setenv("REDIS_URL", one.environment["NEXUS_REDIS_URL"])
+    page = DOCS / "cells.md"
+    [file] = [text for language, text in blocks(page) if language == "json"]
+    (tmp_path / "cells.json").write_text(file)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEXUS_CELLS", "cells.json")
+    reading = Reader(two, lambda: None)
+    try:
+        reading.execute(page)
+        assert reading.printed == ""
+        assert one.sql("SELECT name, residence FROM namespaces") == [("harbour", "here")]
+        assert two.sql("SELECT name, residence FROM namespaces") == [("harbour", "left")]
+    finally:
+        reading.program["nexus"].cells.close()
+        for here in (one, two):
+            here.sql(AS_MADE)
+        for name in ("one", "two"):
+            for key in one.redis().scan_iter(f"{name}:*"):
+                one.redis().delete(key)
 
 
 @pytest.mark.long

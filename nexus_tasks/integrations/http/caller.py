@@ -59,7 +59,10 @@ class Caller:
         name = own if named is None else named
         if name is None:
             return self._nexus, None
-        return Nexus(self._nexus.deployment, namespaces=(name,)), name
+        nexus = self._nexus
+        if nexus.cells is not None:
+            return Nexus(cells=nexus.cells, namespaces=(name,)), name
+        return Nexus(nexus.deployment, namespaces=(name,)), name
 
 
 class Needs:

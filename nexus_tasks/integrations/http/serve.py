@@ -10,7 +10,7 @@ from nexus_tasks.client import Nexus
 from nexus_tasks.integrations.http.application import SETTING, application
 from nexus_tasks.integrations.serving.access import check_strength
 from nexus_tasks.integrations.serving.listening import address, bound, configuration, is_loopback, shown
-from nexus_tasks.services.access import TokenChecker
+from nexus_tasks.services.cells.tokens import checker_of
 
 
 def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lambda _: None) -> None:
@@ -31,7 +31,7 @@ def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lamb
     token = setting.get_secret_value() if setting else ""
     if token and not is_loopback(host):
         check_strength(token, SETTING)
-    checker = TokenChecker(nexus.deployment)
+    checker = checker_of(nexus.cells, nexus.deployment)
     # Without the operator's token, a server that no token can open is a mistake.
     app = application(nexus, token, checker=checker if token or checker.any_valid() else None)
     with bound(host, port) as listener:

@@ -17,7 +17,7 @@ from nexus_tasks.types import DroppedJobs, RetriedJobs
 T = TypeVar("T")
 
 # Methods that make a namespace which does not exist.
-_MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown"})
+_MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown", "write_topic"})
 _BUFFERED = frozenset({"ingest", "remember"})
 
 

@@ -1,0 +1,77 @@
+"""Checking access tokens when several cells have tokens: each cell has those of its namespaces."""
+
+from __future__ import annotations
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import NexusError
+from nexus_tasks.services.access import TokenChecker
+from nexus_tasks.services.cells.gathering import AWAY
+from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.storage.tokens import UNKNOWN, Checked
+
+
+class CellTokenChecker(TokenChecker):
+    """Checks the tokens of requests in all cells. Uses and refusals are in the audit log of the token's cell.
+
+    A token moves with its namespace: it stays valid, and the old cell does not know it any more.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        super().__init__(cells.directory)  # counts the refusals of unknown tokens
+        self._cells = {name: TokenChecker(deployment) for name, deployment in cells.deployments.items()}
+        self._found = dict[str, str]()  # namespace → the cell in which a token of it was found last
+
+    def any_valid(self) -> bool:
+        """Whether any namespace of a cell that answers has a token that is not revoked.
+
+        Raises:
+            StorageUnavailable: a cell is away, and the others have no token.
+        """
+        away: NexusError | None = None
+        for checker in self._cells.values():
+            try:
+                if checker.any_valid():
+                    return True
+            except AWAY as error:
+                away = error
+        if away:
+            raise away
+        return False
+
+    def check(self, given: str) -> Checked:
+        """Check a token in each cell until one knows it.
+
+        Raises:
+            StorageUnavailable: no cell that answers knows the token, and another cell may know it.
+        """
+        away: NexusError | None = None
+        for name, checker in self._cells.items():
+            try:
+                found = checker.look_up(given)
+            except AWAY as error:
+                away = error
+                continue
+            if found.refusal != UNKNOWN.refusal:
+                self._found[found.namespace] = name
+                return checker.noted(found)
+        if away:
+            raise away
+        return self.noted(UNKNOWN)
+
+    def note_refusal(self, token: Checked, reason: str) -> None:
+        """Count a refused request in the cell of the token."""
+        if name := self._found.get(token.namespace):
+            self._cells[name].note_refusal(token, reason)
+        else:
+            super().note_refusal(token, reason)
+
+    def write_refusals(self) -> None:
+        """Write the counted refusals of every cell."""
+        super().write_refusals()
+        for checker in self._cells.values():
+            checker.write_refusals()
+
+
+def checker_of(cells: Cells | None, deployment: Deployment) -> TokenChecker:
+    """The checker for a server: of all cells, or else of one deployment."""
+    return TokenChecker(deployment) if cells is None else CellTokenChecker(cells)
