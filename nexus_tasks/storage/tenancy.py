@@ -106,8 +106,17 @@ def fault(connection: Connection | Session) -> str:
 _BY_NAME = "= ANY (string_to_array(current_setting('nexus.namespaces', true), ','))"
 # The subquery runs once per statement, and not once per row. After a transaction that has set it, the setting is empty.
 _BY_ID = "namespace_id = ANY ((SELECT nullif(current_setting('nexus.namespace_ids', true), ''))::bigint[])"
-_RULES = {"namespaces": f"name {_BY_NAME}", "audit_log": f"namespace {_BY_NAME}", "database_identity": "true"}
-_RIGHTS = {"namespaces": "SELECT, INSERT, UPDATE", "audit_log": "SELECT, INSERT", "database_identity": "SELECT"}
+_RULES = {
+    "namespaces": f"name {_BY_NAME}",
+    "audit_log": f"namespace {_BY_NAME}",
+    "database_identity": "true",
+    **dict.fromkeys(("cells", "placements"), "false"),  # only the process itself finds the cell of a namespace
+}
+_RIGHTS = {
+    "namespaces": "SELECT, INSERT, UPDATE",
+    "audit_log": "SELECT, INSERT",
+    **dict.fromkeys(("database_identity", "cells", "placements"), "SELECT"),
+}
 
 
 def rule(table: Table) -> str | None:

@@ -21,17 +21,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from sqlalchemy import text
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
 from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, Transient
+from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
-from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.task import AT_ONCE, task_of
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.storage import audit, tenancy
 from nexus_tasks.storage import cells as directory
@@ -280,15 +283,25 @@ def _carry(old: Deployment, new: Deployment, namespace: str) -> None:
 
     Jobs that rows of Postgres want are asked for anyway. This finds the others, such as those of a plain ``.delay()``.
     """
-    index = ClaimIndex(old.claims)
+    kinds, index = new.engine.kinds(), ClaimIndex(old.claims)
     for state in STATES:
-        for claim in index.every(state, namespace):
-            if claim.kind in new.engine.kinds():
-                task_of(new.engine, claim.kind).ask_again(claim.args, delay=0.0, flags=claim.asked)
-            else:
-                log.warning("The job %s is of the kind %s, which this process does not know.", claim.job_id, claim.kind)
-            _, wakeups = old.claims.drop(claim.key)
-            old.engine.publisher.publish(wakeups)
+        while claims := index.page(state, namespace=namespace, limit=AT_ONCE).claims:
+            by_kind = defaultdict[str, list[Request]](list)
+            for claim in claims:
+                if claim.kind in kinds:
+                    request = kinds[claim.kind].received(claim.args)
+                    by_kind[claim.kind].append(replace(request, anew=True, flags=claim.asked))
+                else:
+                    log.warning("The job %s is of the kind %s, which is unknown here.", claim.job_id, claim.kind)
+            for kind, requests in by_kind.items():
+                task_of(new.engine, kind).enqueue(requests)
+            _drop(old, claims)
+
+
+def _drop(deployment: Deployment, claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        _, wakeups = deployment.claims.drop(claim.key)
+        deployment.engine.publisher.publish(wakeups)
 
 
 def _let_jobs_run(deployment: Deployment, namespace: str) -> None:
@@ -316,8 +329,6 @@ def erase_copy(old: Deployment, namespace: str) -> dict[str, int]:
         audit.record(tx, "erase.moved", namespace, gone)
     index = ClaimIndex(old.claims)
     for state in STATES:
-        for claim in index.every(state, namespace):
-            _, wakeups = old.claims.drop(claim.key)
-            old.engine.publisher.publish(wakeups)
+        _drop(old, index.every(state, namespace))
     vacuum.rewrite_tables(old.database, files=old.settings.embedded)
     return gone

@@ -30,6 +30,8 @@ WORDLESS = frozenset(
             "embedding_gaps",
             "reflections",
             "message_batches",
+            "cells",
+            "placements",
         ),
         *("postings", "common_words", "search_totals"),  # these tables contain hashes in place of words
     }

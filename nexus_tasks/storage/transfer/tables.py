@@ -44,7 +44,8 @@ TABLES: tuple[type[Base], ...] = (
 )
 
 # The tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters,
-# the ledger, saved answers, tokens and the audit log belong to the deployment that wrote them.
+# the ledger, saved answers, tokens and the audit log belong to the deployment that wrote them. A move to another cell
+# leaves out none of them (``copying.py``).
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
@@ -61,6 +62,7 @@ LEFT_BEHIND = frozenset(
         ),
         *("batch_requests", "message_batches"),
         *("tokens", "audit_log"),
+        *("cells", "placements"),
     }
 )
 
