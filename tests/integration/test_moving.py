@@ -312,7 +312,15 @@ def test_under_load_with_workers_nothing_is_lost_or_doubled(both: TwoCells, monk
     stored = both.one.sql("SELECT external_id FROM memories WHERE level = 'raw' AND external_id LIKE 'w%'")
     assert sorted(i for (i,) in stored) == sorted(f"{name}-{n}" for name, most in said.items() for n in range(most))
     undone = "SELECT count(*) FROM derivations WHERE state <> 'done'"
-    eventually(lambda: both.one.sql(undone) == [(0,)], within=120)
+    try:
+        eventually(lambda: both.one.sql(undone) == [(0,)], within=120)
+    except AssertionError:
+        print(total, both.one.sql("SELECT state, count(*) FROM derivations GROUP BY 1"))
+        print(both.one.sql("SELECT kind, error_type, message, count(*) FROM dead_letters GROUP BY 1,2,3"))
+        print(both.nexus.status(ACME).to_dict())
+        for one in (both.one, both.two):
+            print(one.workers[0].text()[-3000:])
+        raise
     facts = both.one.sql(
         "SELECT p.observer, m.content FROM memories m JOIN perspectives p ON p.id = m.perspective_id"
         " WHERE m.level = 'explicit' AND m.valid_to IS NULL"
