@@ -15,8 +15,8 @@ from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.services.arguments import checked_methods
+from nexus_tasks.services.cells.routed import routed_methods
 from nexus_tasks.services.cells.router import Cells
-from nexus_tasks.services.cells.routing import routed_methods
 from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.services.spans import traced_methods
 from nexus_tasks.settings import Settings

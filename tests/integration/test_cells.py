@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from nexus_tasks import Cells, Message, Nexus
 from nexus_tasks.deployment import Deployment, use
 from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, StorageUnavailable
+from nexus_tasks.services.cells import routing
 from nexus_tasks.services.cells.moving import move
 from nexus_tasks.types import Listed
 from tests.cells import TwoCells, document, two_cells
@@ -225,3 +227,17 @@ def test_cells_never_give_two_rows_the_same_id(both: TwoCells) -> None:
     assert {i % 256 for i in one[1:]} == {0}
     assert min(two) > min(one)
     assert not set(one) & set(two)
+
+
+def test_every_method_without_a_namespace_asks_all_cells() -> None:
+    methods = {
+        name: inspect.signature(method).parameters
+        for name, method in vars(Nexus).items()
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.iscoroutinefunction(method)
+    }
+    anywhere = {
+        name
+        for name, given in methods.items()
+        if "namespace" not in given or given["namespace"].default is not inspect.Parameter.empty
+    }
+    assert anywhere == set(routing._GATHERED)

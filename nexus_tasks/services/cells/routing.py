@@ -1,76 +1,58 @@
-"""Letting the client's methods find their cell: a method with a namespace goes to one cell, and the others to all."""
+"""The calls of a client of several cells: a method with a namespace goes to one cell, and the others to all."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from nexus_tasks.errors import NamespaceMoved, Transient
+from nexus_tasks.errors import Transient
 from nexus_tasks.services import intake
 from nexus_tasks.services.cells import buffers, gathering
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.services.limits import allowed_namespace
 from nexus_tasks.types import DroppedJobs, RetriedJobs
 
-T = TypeVar("T")
+Members = Mapping[str, Any]  # cell → its client
+Options = dict[str, Any]
 
 # Methods that make a namespace which does not exist.
 _MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown", "write_topic"})
 _BUFFERED = frozenset({"ingest", "remember"})
 
 
-def routed_methods(client: type[T]) -> type[T]:
-    """A class decorator: when the client has ``cells``, each public method runs in the cell of its namespace.
+def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Options) -> Any:
+    """Run the method ``name`` of a client of several cells.
 
-    A method without a namespace must have a function in ``_GATHERED``, which asks all cells.
+    A method with a namespace goes to its cell. A method without one must have a function in ``_GATHERED``.
     """
-    for name, method in list(vars(client).items()):
-        if inspect.isfunction(method) and not name.startswith("_") and not inspect.iscoroutinefunction(method):
-            setattr(client, name, _routed(method))
-    return client
-
-
-def _routed(method: Callable[..., Any]) -> Callable[..., Any]:
-    signature, name = inspect.signature(method), method.__name__
-
-    @functools.wraps(method)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        cells: Cells | None = self.cells
-        if cells is None:
-            return method(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
-        namespace = given.get("namespace")
-        if "namespace" in signature.parameters:
-            namespace = allowed_namespace(self.limit, namespace, name)
-        if not isinstance(namespace, str) or name in _ASK_ALL_ALWAYS:
-            if gathered := _GATHERED.get(name):
-                bound = signature.bind(self, *args, **kwargs)
-                bound.apply_defaults()
-                options = {key: value for key, value in bound.arguments.items() if key != "self"}
-                return gathered(self.members, name, options)
-            return getattr(self.members[cells.directory_name], name)(*args, **kwargs)  # it refuses the arguments
-        if name in _MAKE:
-            buffers.store_pending(cells)
-        try:
-            found = cells.route(
-                namespace,
-                lambda cell: getattr(self.members[cell], name)(*args, **kwargs),
-                writing=name in _MAKE,
-            )
-        except NamespaceMoved:
+    cells: Cells = client.cells
+    bound = signature.bind(client, *args, **kwargs)
+    namespace = bound.arguments.get("namespace")
+    if "namespace" in signature.parameters:
+        namespace = allowed_namespace(client.limit, namespace, name)
+    if not isinstance(namespace, str) or name in _ASK_ALL_ALWAYS:
+        gathered = _GATHERED.get(name)
+        if gathered is None:  # a wrong argument, which any cell refuses
+            return getattr(client.members[cells.directory_name], name)(*args, **kwargs)
+        bound.apply_defaults()
+        return gathered(client.members, name, {key: bound.arguments[key] for key in list(signature.parameters)[1:]})
+    if name in _MAKE:
+        buffers.store_pending(cells)
+    try:
+        found = cells.route(
+            namespace,
+            lambda cell: getattr(client.members[cell], name)(*args, **kwargs),
+            writing=name in _MAKE,
+        )
+    except Transient:
+        # Only the directory can be away here: a cell's own client has buffered the messages already.
+        if name not in _BUFFERED or cells.knows(namespace):
             raise
-        except Transient:
-            # Only the directory can be away here: a cell's own client has buffered the messages already.
-            if name not in _BUFFERED or cells.knows(namespace):
-                raise
-            found = intake.keep(cells.deployments[cells.new], **_as_call(given))
-        if getattr(found, "buffered", 0):
-            buffers.note_buffered(cells)
-        return found
-
-    return call
+        found = intake.keep(cells.deployments[cells.new], **_as_call(bound.arguments))
+    if getattr(found, "buffered", 0):
+        buffers.note_buffered(cells)
+    return found
 
 
 def _as_call(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,10 +70,6 @@ def _as_call(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- methods that ask every cell --------------------------------------------------------------------------------------
-Members = Mapping[str, Any]
-Options = dict[str, Any]
-
-
 def _listed(key: Callable[[Any], Any]) -> Callable[[Members, str, Options], Any]:
     """A method that lists rows in pages; ``key`` sorts them as each cell does."""
 
