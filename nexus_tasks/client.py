@@ -992,20 +992,29 @@ class Nexus:
         )
 
     def session_facts(
-        self, namespace: str, session_key: str, *, after: int = 0, limit: int = limits.PAGE_ROWS
+        self,
+        namespace: str,
+        session_key: str,
+        *,
+        after: int = 0,
+        limit: int = limits.PAGE_ROWS,
+        superseded: bool = False,
     ) -> list[SourcedFact]:
-        """List the valid facts that rest on messages of a session, in the order of the messages.
+        """List the facts that rest on messages of a session, in the order of the messages.
 
         Args:
             namespace: the namespace.
             session_key: the session.
             after: as in :meth:`session`. The same ``after`` and ``limit`` give the facts of that page's messages.
             limit: the largest number of messages whose facts are listed, 0 to 1,000.
+            superseded: also list facts that are superseded or have expired.
 
         Raises:
             NotFound: there is no such namespace or session.
         """
-        return services.sessions.session_facts(self.deployment, namespace, session_key, after=after, limit=limit)
+        return services.sessions.session_facts(
+            self.deployment, namespace, session_key, after=after, limit=limit, superseded=superseded
+        )
 
     def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:
         """Show the observation log of a session, and what its condensations have replaced.

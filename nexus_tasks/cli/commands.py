@@ -36,6 +36,7 @@ COMMANDS = {
     "audit": "tokens:audit",
     "mcp": "mcp:mcp",
     "serve": "serve:serve",
+    "browse": "browse:browse",
     "doctor": "doctor:doctor",
     "health": "health:health",
     "completion": "completion:completion",

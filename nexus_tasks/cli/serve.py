@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -13,6 +15,23 @@ from nexus_tasks.errors import ConfigurationError
 _OURS = ("fastapi", "uvicorn", "starlette", "h11", "anyio")
 
 
+@contextmanager
+def http_installed() -> Iterator[None]:
+    """Name the extra when an import in the block finds no FastAPI.
+
+    Raises:
+        ConfigurationError: the extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _OURS:
+            raise
+        raise ConfigurationError(
+            "FastAPI is not installed.", remedy="Install the extra: `pip install 'nexus-tasks[http]'`."
+        ) from None
+
+
 def serve(
     address: Annotated[
         str, typer.Argument(metavar="[HOST:]PORT", help="The address. With a port alone, serve this machine only.")
@@ -20,15 +39,9 @@ def serve(
     openapi: Annotated[bool, typer.Option("--openapi", help="Print the OpenAPI document, and serve nothing.")] = False,
 ) -> None:
     """Serve memory over HTTP, under /v1. Clients send a token."""
-    try:
+    with http_installed():
         from nexus_tasks.integrations.http import openapi as document
         from nexus_tasks.integrations.http.serve import serve as run
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _OURS:
-            raise
-        raise ConfigurationError(
-            "FastAPI is not installed.", remedy="Install the extra: `pip install 'nexus-tasks[http]'`."
-        ) from None
     if openapi:
         print(document.as_text())
         return

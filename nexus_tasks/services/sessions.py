@@ -44,13 +44,13 @@ def show_session(
 
 
 def session_facts(
-    deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int
+    deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int, superseded: bool
 ) -> list[SourcedFact]:
     """See :meth:`nexus_tasks.client.Nexus.session_facts`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         session = sessions.get(tx, known.id, session_key)
-        return memories.facts_of_session(tx, session.id, after=after, limit=limit)
+        return memories.facts_of_session(tx, session.id, after=after, limit=limit, superseded=superseded)
 
 
 def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:

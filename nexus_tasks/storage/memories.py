@@ -91,8 +91,10 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
     return next(iter(_read(tx, query)), None)
 
 
-def facts_of_session(tx: Transaction, session_id: int, *, after: int, limit: int) -> list[SourcedFact]:
-    """The valid facts that rest on messages of a page of a session (see ``sessions.details``), in their order."""
+def facts_of_session(
+    tx: Transaction, session_id: int, *, after: int, limit: int, superseded: bool
+) -> list[SourcedFact]:
+    """The facts that rest on messages of a page of a session (see ``sessions.details``), in their order."""
     page = (
         select(Memory.id)
         .where(Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after)
@@ -106,11 +108,9 @@ def facts_of_session(tx: Transaction, session_id: int, *, after: int, limit: int
         .group_by(Evidence.memory_id)
         .subquery()
     )
-    query = (
-        _ROWS.add_columns(edges.c.sources)
-        .join(edges, edges.c.memory_id == _M.id)
-        .where(_M.level == "explicit", _M.valid_to.is_(None))
-    )
+    query = _ROWS.add_columns(edges.c.sources).join(edges, edges.c.memory_id == _M.id).where(_M.level == "explicit")
+    if not superseded:
+        query = query.where(_M.valid_to.is_(None))
     found = [(_info(*row), sorted(set(sources))) for *row, sources in tx.execute(query)]
     found.sort(key=lambda one: (one[1], one[0].id))
     return [

@@ -50,3 +50,5 @@ def test_the_facts_of_a_page_of_a_session() -> None:
     assert Nexus().session_facts(NAMESPACE, key, after=3) == []
     Nexus().revise(NAMESPACE, found[0].id, "Ann lives in Porto.")
     assert found[0].id not in {one.id for one in Nexus().session_facts(NAMESPACE, key)}
+    ever = Nexus().session_facts(NAMESPACE, key, superseded=True)
+    assert found[0].id in {one.id for one in ever}

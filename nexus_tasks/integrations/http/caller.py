@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, NotAllowed
 from nexus_tasks.integrations.serving.access import Access, current
+from nexus_tasks.types import TOKEN_SCOPES
 
 
 class Space(NamedTuple):
@@ -24,6 +25,11 @@ class Caller:
 
     def __init__(self, nexus: Nexus, access: Access) -> None:
         self._nexus, self._access = nexus, access
+
+    @property
+    def access(self) -> Access:
+        """What the token may do."""
+        return self._access
 
     @property
     def identity(self) -> str:
@@ -69,12 +75,12 @@ class Needs:
     """The dependency that gives the caller when the token has ``scopes``, or is the operator's own.
 
     Args:
-        scopes: what the token must be allowed to do.
+        scopes: what the token must be allowed to do. Default, for the operator: everything.
         operator: whether only the operator's own token will do.
     """
 
     def __init__(self, *scopes: str, operator: bool = False) -> None:
-        self.scopes, self.operator = scopes, operator
+        self.scopes, self.operator = scopes or TOKEN_SCOPES, operator
 
     async def __call__(self, request: Request) -> Caller:
         """Check the token of the request.
@@ -100,4 +106,5 @@ Reader = Annotated[Caller, Depends(Needs("read"))]
 Writer = Annotated[Caller, Depends(Needs("write"))]
 Corrector = Annotated[Caller, Depends(Needs("read", "write"))]
 Eraser = Annotated[Caller, Depends(Needs("erase"))]
+Overseer = Annotated[Caller, Depends(Needs("read", operator=True))]
 Operator = Annotated[Caller, Depends(Needs(operator=True))]

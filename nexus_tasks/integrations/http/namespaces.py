@@ -8,9 +8,9 @@ from fastapi import Query
 from pydantic import Field
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.http.caller import Eraser, Operator, Reader
+from nexus_tasks.integrations.http.caller import Eraser, Operator, Overseer, Reader
 from nexus_tasks.integrations.http.documents import routes
-from nexus_tasks.integrations.http.pages import NamespacePage, next_offset
+from nexus_tasks.integrations.http.pages import AccessInfo, NamespacePage, next_offset
 from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset
 from nexus_tasks.types import ForgetReceipt, NamespaceDetails, NamespaceInfo
 
@@ -31,8 +31,15 @@ class NamespaceBody(Body):
     unset: list[Literal["budget_usd_per_day", "concurrency"]] = Field(default=[], description="Settings to reset.")
 
 
+@router.get("/access")
+async def show_access(caller: Reader) -> AccessInfo:
+    """Show what the token of this request may do."""
+    access = caller.access
+    return AccessInfo(namespace=access.namespace, scopes=access.scopes, operator=access.operator)
+
+
 @router.get("/namespaces")
-async def list_namespaces(caller: Operator, limit: Limit = 100, offset: Offset = 0) -> NamespacePage:
+async def list_namespaces(caller: Overseer, limit: Limit = 100, offset: Offset = 0) -> NamespacePage:
     """List namespaces with their settings, sorted by name. Only for the operator."""
     nexus, _ = await caller.one_or_all(None)
     found = await nexus.anamespaces(limit=limit, offset=offset)

@@ -33,6 +33,15 @@ def next_offset(found: Sized, limit: int, offset: int) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AccessInfo(Document):
+    """What a token may do."""
+
+    namespace: str | None  # the only namespace that it opens; None: all
+    scopes: tuple[str, ...]  # read, write, erase
+    operator: bool  # whether it is the operator's own
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryPage(_Page):
     """A page of memories, newest first."""
 

@@ -8,9 +8,11 @@ import uvicorn
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.integrations.http.application import SETTING, application
+from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.serving.access import check_strength
-from nexus_tasks.integrations.serving.listening import address, bound, configuration, is_loopback, shown
+from nexus_tasks.integrations.serving.listening import LOOPBACK, address, bound, configuration, is_loopback, shown
 from nexus_tasks.services.cells.tokens import checker_of
+from nexus_tasks.types import TOKEN_SCOPES
 
 
 def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lambda _: None) -> None:
@@ -40,3 +42,22 @@ def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lamb
             uvicorn.Server(configuration(app)).run(sockets=[listener])
         finally:
             checker.write_refusals()
+
+
+def browse(nexus: Nexus, *, port: int, write: bool, listening: Callable[[str], object]) -> None:
+    """Serve the page for one visitor on this machine, until the process receives a signal to end.
+
+    Args:
+        nexus: the client of the operator.
+        port: the port. With 0 the system chooses a free one.
+        write: whether the visitor may correct and erase.
+        listening: a function that is called with the link, which is valid once.
+
+    Raises:
+        ConfigurationError: the port cannot be bound.
+    """
+    visit = Visit()
+    app = application(nexus, visit.token, scopes=TOKEN_SCOPES if write else ("read",), visit=visit)
+    with bound(LOOPBACK, port) as listener:
+        listening(f"http://{LOOPBACK}:{listener.getsockname()[1]}/#key={visit.code}")
+        uvicorn.Server(configuration(app)).run(sockets=[listener])

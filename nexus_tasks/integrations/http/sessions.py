@@ -53,10 +53,11 @@ async def session_facts(
     namespace: Namespace = None,
     after: Annotated[int, Query(ge=0, description="As for the page of messages whose facts are listed.")] = 0,
     limit: Limit = limits.PAGE_ROWS,
+    superseded: Annotated[bool, Query(description="Also list superseded and expired facts.")] = False,
 ) -> FactPage:
-    """List the valid facts that rest on a page of a session's messages."""
+    """List the facts that rest on a page of a session's messages."""
     nexus, name = await caller.space(namespace)
-    found = await nexus.asession_facts(name, session_key, after=after, limit=limit)
+    found = await nexus.asession_facts(name, session_key, after=after, limit=limit, superseded=superseded)
     return FactPage(namespace=name, session_key=session_key, facts=tuple(found))
 
 

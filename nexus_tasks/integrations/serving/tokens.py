@@ -14,6 +14,7 @@ from nexus_tasks.integrations.serving.access import Access, access_of, current
 from nexus_tasks.integrations.serving.problems import problem
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.storage.audit import OPERATOR, acting
+from nexus_tasks.types import TOKEN_SCOPES
 
 _ASK = "Ask the operator for a token, and send it as a bearer token in the header Authorization."
 
@@ -31,6 +32,7 @@ class TokenRequired:
         bound: the only namespace that the server serves.
         setting: the setting of the operator's token, for the error.
         guarded: whether a path needs a token. Default: all do.
+        scopes: what the operator's token may do.
 
     Raises:
         ConfigurationError: no token can be valid.
@@ -45,6 +47,7 @@ class TokenRequired:
         *,
         setting: str,
         guarded: Callable[[str], bool] = lambda _path: True,
+        scopes: tuple[str, ...] = TOKEN_SCOPES,
     ) -> None:
         if not token and checker is None:
             raise ConfigurationError(
@@ -57,6 +60,7 @@ class TokenRequired:
         self.checker = checker
         self.bound = bound
         self.guarded = guarded
+        self.scopes = scopes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 503."""
@@ -87,7 +91,7 @@ class TokenRequired:
         # The time that compare_digest takes does not depend on the compared texts. So a client cannot guess the token
         # from the time of a refusal.
         if self.expected is not None and hmac.compare_digest(given, self.expected):
-            return Access()
+            return Access(scopes=self.scopes)
         scheme, _, token = header.partition(" ")
         if self.checker is None or scheme != "Bearer" or not token:
             return None
