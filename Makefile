@@ -22,7 +22,7 @@ TOGETHER := --numprocesses 5 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer prometheus redis lint style types security suite format constraints hashes pin audit clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer prometheus redis chromium lint style types security suite format constraints hashes pin audit clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -77,7 +77,7 @@ test: style security
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) audit pgbouncer prometheus redis rabbitmq
+test-all: $(READY) audit pgbouncer prometheus redis rabbitmq chromium
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
@@ -116,6 +116,16 @@ redis:
 		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
 			apt-get install -qq -y --no-install-recommends redis-server >/dev/null; } || \
 		echo "Debian's Redis is not installed, and only root can install it: its tests will say so and be left out." >&2
+
+# Chromium with its driver, for the tests of pages. Playwright starts the installed Chromium and downloads none.
+chromium: $(READY)
+	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --constraint constraints.txt playwright axe-playwright-python
+	@command -v chromium >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+			apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
+		echo "Chromium is not installed, and only root can install it: its tests will say so and be left out." >&2
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

@@ -29,7 +29,7 @@ export async function search({ namespace, fields }) {
         h("span", {}, name),
         h("span", { class: "bar" }, h("i", { class: colour, style: { width: `${(100 * Math.max(hit.why[arm] || 0, 0)) / most[arm]}%` } })),
         h("span", {}, (hit.why[arm] || 0).toFixed(2))])),
-      h("div", { class: "row small soft" }, `score ${hit.score.toFixed(2)}`, hit.evidence.length ? ["rests on", hit.evidence.slice(0, 12).map((source) => cite(namespace, source.id))] : null),
+      h("div", { class: "row small soft" }, h("span", {}, `score ${hit.score.toFixed(2)}`), hit.evidence.length ? [h("span", {}, "rests on"), hit.evidence.slice(0, 12).map((source) => cite(namespace, source.id))] : null),
     )) : h("p", { class: "soft" }, "Nothing was found."))];
 }
 
