@@ -28,10 +28,11 @@ from celery import Celery
 from flower.utils.broker import Broker
 
 from nexus_tasks import embedded, file_locks
+from nexus_tasks.cli.checks import machine
 from nexus_tasks.embedded import account, places, server
 from nexus_tasks.embedded import redis as embedded_redis
 from nexus_tasks.errors import EmbeddedError
-from nexus_tasks.settings import mask_url
+from nexus_tasks.settings import Settings, mask_url
 from nexus_tasks.transcripts import context_file
 
 START = "import sys, pathlib; from nexus_tasks import embedded; embedded.ensure(pathlib.Path(sys.argv[1]))"
@@ -549,6 +550,17 @@ def test_an_agent_is_not_told_what_another_user_has_written(tmp_path: Path) -> N
         os.chown(path, 65534, 65534)
     assert context_file.take(home, "acme") == ""
     assert context_file.take_session(home, "acme", "chat") == ""
+
+
+@as_root
+def test_the_remedy_for_an_open_home_leaves_postgres_its_files(new_home: Path) -> None:
+    new_home.mkdir(mode=0o755)
+    endpoints = embedded.ensure(new_home)
+    settings = Settings(home=new_home, database_url=None, redis_url=None)
+    remedy = machine.home(settings).remedy or ""
+    subprocess.run(remedy.split("`")[1], shell=True, check=True)
+    assert machine.home(settings).ok
+    sql(endpoints, "CHECKPOINT")  # opens a file
 
 
 @as_root

@@ -119,6 +119,17 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
     assert tables == erased | WORDLESS
 
 
+def test_the_statistics_of_an_emptied_table_go_too(here: Sandbox) -> None:
+    """ANALYZE leaves the statistics of a table without rows as they are."""
+    say(*({"content": f"{SECRET} {n} is mine", "author": SECRET} for n in range(40)), session=SECRET)
+    here.sql("ANALYZE")
+    assert traces(here)
+    Nexus().forget(NAMESPACE, everything=True)
+    for key in here.redis().scan_iter(f"{here.name}:celery:*"):
+        here.redis().delete(key)
+    assert traces(here) == []
+
+
 def test_a_session_is_erased_with_its_name(here: Sandbox) -> None:
     say(*TALK, session=f"chat-{SECRET}", end=True)
     say("I moved to Lisbon in March.", session="other", end=True)

@@ -10,10 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.vitals import Vitals
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.model_totals import count_call
-from nexus_tasks.monitoring import endpoint, sources
+from nexus_tasks.monitoring import endpoint, server, sources
 from nexus_tasks.monitoring.definitions import BOUNDS, METRICS, MOST_LABELS, Sample, bounded, cumulative
 from nexus_tasks.monitoring.endpoint import Monitor
 from nexus_tasks.monitoring.sources import counters
@@ -379,3 +380,38 @@ def test_a_worker_logs_json_that_names_the_job(here: Sandbox) -> None:
     ended = eventually(lambda: [one for one in lines() if "succeeded" in one["message"]])
     assert all("{" not in one["message"] and one["job"] for one in ended)
     assert "green tea" not in worker.text()
+
+
+def answer(start: Any) -> list[bytes]:
+    start("200 OK", [])
+    return [b"alive"]
+
+
+def test_slow_clients_neither_pile_up_nor_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SECONDS", 2.0)
+    made = server.make("127.0.0.1", 0, lambda _environ, start: answer(start))
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    port, before = made.server_port, threading.active_count()
+    opened = []
+    try:
+        for _ in range(3 * server.CONNECTIONS):
+            opened.append(socket.create_connection(("127.0.0.1", port), timeout=20))
+            opened[-1].sendall(b"GET /livez HTTP/1.1\r\nX: ")
+        assert get(port, "livez") == (200, "alive")
+        eventually(lambda: threading.active_count() <= before + 2 * server.CONNECTIONS)  # a thread and a timer each
+        slow = opened[-1]
+        began = time.monotonic()
+        with suppress(OSError):  # it sends a byte now and then, and is cut off all the same
+            while time.monotonic() - began < 20:
+                slow.sendall(b"a")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 15
+        eventually(lambda: threading.active_count() <= before)
+        assert get(port, "livez") == (200, "alive")
+    finally:
+        for one in opened:
+            one.close()
+        made.shutdown()
+        made.server_close()
+        thread.join(20)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
+from nexus_tasks.embedded import account
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.settings import Settings, mask_url
 
@@ -57,8 +58,15 @@ def home(settings: Settings) -> Check:
     # The group may enter the folder. When root starts the embedded Postgres, Postgres runs as another user, and this
     # user must reach the data folder inside the home folder.
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):
-        return failed("home", found, f"Close it to others: `chmod 0700 {path}`.")
+        return failed("home", found, f"Close it to others: `{_closing(settings, path)}`.")
     return passed("home", found)
+
+
+def _closing(settings: Settings, path: Path) -> str:
+    """The command that closes the home folder. Without a way to its files, an embedded Postgres that runs would end."""
+    if settings.embedded and os.geteuid() == 0:
+        return f"chgrp {account.NAME} {path} && chmod 0710 {path}"
+    return f"chmod 0700 {path}"
 
 
 def disk(settings: Settings) -> Check:

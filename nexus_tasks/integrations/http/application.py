@@ -12,6 +12,7 @@ from nexus_tasks.integrations.http.browser import routes as browser
 from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.serving.connections import BodyLimit
 from nexus_tasks.integrations.serving.tokens import TokenRequired
+from nexus_tasks.integrations.serving.turns import Turns
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.types import TOKEN_SCOPES
 
@@ -58,7 +59,8 @@ def application(
     Raises:
         ConfigurationError: no token can be valid.
     """
-    return TokenRequired(BodyLimit(api(nexus, visit)), token, checker, setting=SETTING, guarded=_guarded, scopes=scopes)
+    app = Turns(BodyLimit(api(nexus, visit)))
+    return TokenRequired(app, token, checker, setting=SETTING, guarded=_guarded, scopes=scopes)
 
 
 def _guarded(path: str) -> bool:

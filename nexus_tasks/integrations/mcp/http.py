@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nexus_tasks.integrations.mcp.server import MemoryServer
 from nexus_tasks.integrations.serving.access import check_strength
 from nexus_tasks.integrations.serving.connections import BodyLimit
 from nexus_tasks.integrations.serving.listening import LOOPBACK, bound, configuration, is_loopback, shown
+from nexus_tasks.integrations.serving.problems import problem
 from nexus_tasks.integrations.serving.tokens import TokenRequired
+from nexus_tasks.integrations.serving.turns import Turns
 from nexus_tasks.services.access import TokenChecker
 
 PATH = "/mcp"
@@ -57,7 +59,25 @@ def application(
         streamable_http_path=PATH, host=host, stateless_http=True, json_response=True, transport_security=security
     )
     server.memory.needs_access = True
-    return TokenRequired(BodyLimit(app), token, checker, server.memory.bound, setting=SETTING)
+    return TokenRequired(Turns(BodyLimit(_OnlyCalls(app))), token, checker, server.memory.bound, setting=SETTING)
+
+
+class _OnlyCalls:
+    """ASGI middleware that answers 405 to a GET, which asks for a stream of messages from the server.
+
+    This server sends none, and the protocol allows the answer. Open streams would only hold connections.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 405."""
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == PATH:
+            refusal = problem(405, "This server sends messages only as answers.", headers={"Allow": "POST"})
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
 
 
 def serve(

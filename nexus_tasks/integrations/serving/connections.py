@@ -24,21 +24,23 @@ class LimitedConnection(H11Protocol):
     """One HTTP connection. Beyond a limit it answers 408, 429 or 431, and is closed."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _waits_since: float | None = None  # the loop's time since which no request is answered here; ``None``: one is
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a request within the time limit. When too many connections are open, refuse one.
+        """Expect a request within the time limit. When too many connections are open, close one.
 
-        That is the connection that has waited longest for a whole request. So connections that send nothing, or send
-        slowly, take no place from a client that sends its request at once. When every connection has its request, the
-        new connection is refused.
+        That is the connection that has waited longest for a whole request, the first one or another behind an answer.
+        So connections that send nothing, send slowly, or are kept open after an answer, take no place from a client
+        that sends its request at once. When every connection has its request, the new connection is refused.
         """
         super().connection_made(transport)
         if len(self.connections) > limits.HTTP_CONNECTIONS:
-            waiting = [one for one in self.connections if isinstance(one, LimitedConnection) and one._deadline]
-            oldest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0, default=self)
-            oldest._refuse(429, f"At most {limits.HTTP_CONNECTIONS:,} connections may be open. Try again later.")
+            waiting = [one for one in self.connections if isinstance(one, LimitedConnection) and one._waits_since]
+            oldest = min(waiting, key=lambda one: one._waits_since or 0.0, default=self)
+            oldest._give_way()
             if oldest is self:
                 return
+        self._waits_since = self.loop.time()
         self._expect_request()
 
     def data_received(self, data: bytes) -> None:
@@ -49,6 +51,15 @@ class LimitedConnection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
             self._stop_waiting()  # the request is complete
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._waits_since = None
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._waits_since = self.loop.time()
+        super().on_response_complete()
+        if self.cycle is not None and not self.cycle.response_complete:  # the client had sent its next request before
+            self._waits_since = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time limit."""
@@ -74,6 +85,15 @@ class LimitedConnection(H11Protocol):
 
     def _give_up(self) -> None:
         self._refuse(408, f"The request did not arrive within {limits.HTTP_REQUEST_SECONDS} s. Send it again.")
+
+    def _give_way(self) -> None:
+        """Close this connection for the sake of another one."""
+        kept_open = self._waits_since is not None and self._deadline is None
+        self._waits_since = None  # it is closed only later, and must not be chosen again
+        if kept_open:
+            self.transport.abort()  # an answer would be taken for that of the next request, or the last is not read
+        else:
+            self._refuse(429, f"At most {limits.HTTP_CONNECTIONS:,} connections may be open. Try again later.")
 
     def _refuse(self, status: int, text: str) -> None:
         self._stop_waiting()

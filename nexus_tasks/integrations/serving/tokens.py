@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,6 +17,9 @@ from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types import TOKEN_SCOPES
 
 _ASK = "Ask the operator for a token, and send it as a bearer token in the header Authorization."
+
+
+_CHECKS_AT_ONCE = 8  # tokens that are checked at a time
 
 
 class TokenRequired:
@@ -61,6 +64,8 @@ class TokenRequired:
         self.bound = bound
         self.guarded = guarded
         self.scopes = scopes
+        # Threads of their own, so that the checks do not wait for slow requests.
+        self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 503."""
@@ -93,6 +98,6 @@ class TokenRequired:
         if self.expected is not None and hmac.compare_digest(given, self.expected):
             return Access(scopes=self.scopes)
         scheme, _, token = header.partition(" ")
-        if self.checker is None or scheme != "Bearer" or not token:
+        if self.checker is None or scheme.lower() != "bearer" or not token:
             return None
-        return await to_thread.run_sync(access_of, self.checker, token, self.bound)
+        return await to_thread.run_sync(access_of, self.checker, token, self.bound, limiter=self._checks)

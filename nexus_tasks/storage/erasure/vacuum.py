@@ -5,7 +5,7 @@ Without ``VACUUM FULL``, the bytes of a deleted row stay in the files until Post
 
 from __future__ import annotations
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from nexus_tasks.errors import Transient
 from nexus_tasks.storage.engine import Database
@@ -57,6 +57,25 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
             with database.dedicated_connection() as connection:
                 connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
                 connection.execute(text(f'{command} "{table}"'))
+                if connection.scalar(text(f'SELECT NOT EXISTS (SELECT FROM "{table}")')):
+                    _clear_statistics(connection, table)
         except Transient:
             busy.append(table)
     return busy
+
+
+# Statistics of an index over expressions have the name of the index.
+_CLEAR = text(
+    """
+    SELECT pg_clear_attribute_stats(s.schemaname::text, s.tablename::text, s.attname::text, s.inherited)
+    FROM pg_stats AS s JOIN pg_class AS c ON c.relname = s.tablename
+    WHERE c.oid = to_regclass(:table)
+          OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = to_regclass(:table))
+    """
+)
+
+
+def _clear_statistics(connection: Connection, table: str) -> None:
+    """Delete the statistics of a table without rows, which ANALYZE leaves as they are. It needs Postgres 18."""
+    if connection.scalar(text("SELECT to_regproc('pg_clear_attribute_stats') IS NOT NULL")):
+        connection.execute(_CLEAR, {"table": table})

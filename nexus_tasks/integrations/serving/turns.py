@@ -1,0 +1,58 @@
+"""Give each namespace a few turns, so that the requests of one tenant do not hold the threads that all tenants need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
+
+from anyio import to_thread
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nexus_tasks import limits
+from nexus_tasks.integrations.serving.access import current
+from nexus_tasks.integrations.serving.problems import problem
+
+AT_ONCE = 8  # requests of a namespace that run at a time; the next ones wait
+THREADS = 5 * AT_ONCE  # of a server
+
+
+class Turns:
+    """ASGI middleware that runs at most 8 requests of a namespace at a time.
+
+    Up to ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may be open. Further ones get the status 429, so
+    that one tenant does not hold all connections either. Requests with the operator's token are not counted.
+
+    At its start a server gets 40 threads for its requests, however few processors the machine has.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._open: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for a turn, and pass the request on; or answer 429."""
+        if scope["type"] == "lifespan":  # the server starts
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "nexus-request"))
+            to_thread.current_default_thread_limiter().total_tokens = THREADS
+        access = current.get()
+        namespace = access.namespace if access and scope["type"] == "http" else None
+        if namespace is None:
+            await self.app(scope, receive, send)
+            return
+        if self._open[namespace] >= limits.HTTP_NAMESPACE_REQUESTS:
+            said = f"At most {limits.HTTP_NAMESPACE_REQUESTS} requests of a namespace may be open."
+            refusal = problem(429, said, remedy="Try again when one has its answer.", headers={"Retry-After": "1"})
+            await refusal(scope, receive, send)
+            return
+        turns = self._turns.setdefault(namespace, asyncio.Semaphore(AT_ONCE))
+        self._open[namespace] += 1
+        try:
+            async with turns:
+                await self.app(scope, receive, send)
+        finally:
+            self._open[namespace] -= 1
+            if not self._open[namespace]:
+                del self._open[namespace]

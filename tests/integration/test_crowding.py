@@ -1,0 +1,115 @@
+"""No client, with a token or without, keeps other clients of a server over HTTP waiting."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from nexus_tasks import Nexus, limits
+from nexus_tasks.integrations.http.application import application
+from nexus_tasks.integrations.mcp import http as mcp
+from nexus_tasks.integrations.mcp.server import server
+from nexus_tasks.integrations.serving import turns
+from nexus_tasks.integrations.serving.listening import LOOPBACK
+from nexus_tasks.services.access import TokenChecker
+from tests.integration.served import served
+from tests.sandbox import Sandbox
+
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "memory_status", "arguments": {}}}
+STATUS: dict[str, Callable[[str, str], httpx2.Response]] = {
+    "mcp": lambda url, token: httpx2.post(
+        f"{url}/mcp", json=CALL, headers=bearer(token) | {"Accept": "application/json, text/event-stream"}, timeout=60
+    ),
+    "api": lambda url, token: httpx2.get(f"{url}/v1/status", headers=bearer(token), timeout=60),
+}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@contextmanager
+def serving(kind: str, here: Sandbox) -> Iterator[tuple[int, list[str]]]:
+    """A server, and a token for each of two namespaces."""
+    nexus, checker = Nexus(here.deployment), TokenChecker(here.deployment)
+    tokens = []
+    for name in ("acme", "other"):
+        nexus.remember(name, f"The plan of {name}.")
+        tokens.append(nexus.create_token(name, "agent", scopes=["read"]).token)
+
+    def made(port: int) -> Any:
+        if kind == "api":
+            return application(nexus, "", checker=checker)
+        return mcp.application(server(None), "", LOOPBACK, port, checker=checker)
+
+    with served(made) as port:
+        yield port, tokens
+
+
+@pytest.mark.parametrize("kind", STATUS)
+def test_slow_calls_of_a_namespace_keep_no_other_waiting(
+    kind: str, here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, begun, status = threading.Event(), threading.Semaphore(0), Nexus.status
+
+    def slow(self: Nexus, namespace: str | None = None, **options: Any) -> object:
+        if namespace == "acme":
+            begun.release()
+            assert held.wait(60)
+        return status(self, namespace, **options)
+
+    monkeypatch.setattr(Nexus, "status", slow)
+    monkeypatch.setattr(limits, "HTTP_NAMESPACE_REQUESTS", 12)
+    with serving(kind, here) as (port, [acme, other]), ThreadPoolExecutor(60) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        calls = [pool.submit(STATUS[kind], url, acme) for _ in range(60)]
+        try:
+            assert all(begun.acquire(timeout=60) for _ in range(turns.AT_ONCE))
+            assert pool.submit(STATUS[kind], url, other).result(30).status_code == 200
+            assert not begun.acquire(blocking=False)
+            done = [one for one in calls if one.done()]
+            assert all(one.result().status_code == 429 for one in done)
+        finally:
+            held.set()
+        statuses = [one.result(60).status_code for one in calls]
+        assert statuses.count(200) >= limits.HTTP_NAMESPACE_REQUESTS
+        assert set(statuses) <= {200, 429}
+        assert STATUS[kind](url, acme).status_code == 200
+
+
+def refuse(connection: socket.socket, asked: bytes) -> None:
+    connection.sendall(asked)
+    said = b""
+    while not said.endswith(b"}"):
+        said += connection.recv(10_000) or b"}"
+    assert b" 401 " in said
+
+
+@pytest.mark.parametrize("kind", STATUS)
+def test_connections_kept_open_behind_an_answer_give_way(
+    kind: str, here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 5)
+    path = "/mcp" if kind == "mcp" else "/v1/status"
+    asked = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
+    with serving(kind, here) as (port, [token, _]), ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection((LOOPBACK, port), timeout=30)) for _ in range(5)]
+        for one in opened:
+            refuse(one, asked)
+        for _ in range(3):
+            assert STATUS[kind](f"http://{LOOPBACK}:{port}", token).status_code == 200
+        refuse(opened[4], asked)  # the newest one is still open
+
+
+def test_mcp_opens_no_stream(here: Sandbox) -> None:
+    with serving("mcp", here) as (port, [token, _]):
+        accept = {"Accept": "text/event-stream"}
+        refused = httpx2.get(f"http://{LOOPBACK}:{port}/mcp", headers=bearer(token) | accept, timeout=10)
+        assert (refused.status_code, refused.headers["Allow"]) == (405, "POST")
