@@ -81,6 +81,18 @@ test-all: $(READY) audit pgbouncer prometheus redis rabbitmq chromium
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
+# The frameworks of the adapters, and Django, for `tests/adapters`. They take 200 MB, so `make test` does without them.
+.PHONY: adapters
+test-all: adapters
+adapters: .venv/.adapters
+
+ADAPTERS := .[langgraph,openai-agents,pydantic-ai,llama-index]
+
+.venv/.adapters: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable "$(ADAPTERS)" "django>=5.2"
+	@touch $@
+
 # The integration suite once more, with RabbitMQ as the broker and Redis for claims.
 test-rabbitmq: $(READY) rabbitmq
 	$(BIN)/python -m pytest -m "not long" --rabbitmq $(TOGETHER) $(AGAIN) tests/integration
@@ -130,7 +142,7 @@ chromium: $(READY)
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:
 	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,otel,openai,dev]'
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,mcp,http,minilm,otel,openai,dev]' "$(ADAPTERS)" "django>=5.2"
 	(echo "# What was tested: names and versions. Written by \`make constraints\`."; \
 		.venv-constraints/bin/python -m pip freeze --exclude nexus-tasks --exclude-editable) > constraints.txt
 	rm -rf .venv-constraints
