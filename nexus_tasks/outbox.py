@@ -127,7 +127,8 @@ class PostgresJobStorage:
                 asked=dead_letters.Asked(),
                 why=why,
             )
-        log.error("Job %s (%s) is a dead letter: %s", job_id, kind, error)
+        fields = {"job": job_id, "kind": kind, "namespace": namespace.name}
+        log.error("Job %s (%s) is a dead letter.", job_id, kind, exc_info=error, extra=fields)
 
     def withdraw(self, claims: Sequence[Claim]) -> None:
         """Take the work of claims out of the outbox, and record each job as ``dropped``.

@@ -67,7 +67,7 @@ from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
 from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.mistyped_settings import mistyped_settings
-from nexus_tasks.monitoring import endpoint
+from nexus_tasks.monitoring import endpoint, sentry
 from nexus_tasks.monitoring.logs import write_json
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.settings import load_settings
@@ -88,6 +88,7 @@ def preload(sender: Any, **_kwargs: object) -> None:
     """
     if not has_jobs(sender.app):
         return
+    sentry.start()
     for one in mistyped_settings():
         log.warning("%s", one)
     try:
@@ -242,6 +243,7 @@ def choose_log_format(logger: logging.Logger, **_kwargs: object) -> None:
 def monitor_beat(sender: Any, **_kwargs: object) -> None:
     """Serve the metrics and health pages of beat, until its process ends. ``sender`` is Celery's beat."""
     if has_jobs(sender.app):
+        sentry.start()
         endpoint.start(endpoint.Monitor(engine_of(sender.app).deployment))
 
 

@@ -188,6 +188,11 @@ class Claim:
         return self.retries + self.crashes + 1
 
 
+def log_fields(claim: Claim) -> dict[str, str]:
+    """The fields that name the claim's job in a log line, for lines that another thread than the run's may log."""
+    return {"job": claim.job_id, "kind": claim.kind, "namespace": claim.namespace}
+
+
 def _flags(fields: Mapping[str, str], prefix: str) -> Flags:
     return Flags(
         force=fields.get(f"{prefix}force") == "1",

@@ -20,7 +20,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 
-from nexus_tasks.errors import ConfigurationError, InvalidInput, QueueUnavailable, UnsupportedOption
+from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, QueueUnavailable, UnsupportedOption
 from nexus_tasks.idempotency import canvas, celery_states
 from nexus_tasks.idempotency.claim import Claimed, Ticket
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
@@ -54,6 +54,9 @@ class JobTask(Task):  # type: ignore[misc]
     reject_on_worker_lost = True
     acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True  # a failed message is not delivered again
     ignore_result = True  # the run row says how a job ended
+    # Celery logs no error for the failure of a dead letter's message. The executor logs one for each dead letter, also
+    # for those without a message of their own.
+    throws = (JobFailed,)
     # Several messages have the id of a job. The `STARTED` of a later message would replace the end that another message
     # has stored as the result, and `.get()` would wait for ever.
     track_started = False

@@ -18,6 +18,8 @@ from typing import Any
 
 from nexus_tasks import tracing
 
+_NAMES = ("job", "kind", "namespace")  # a line that is not logged by the job's own thread names its job itself
+
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON."""
@@ -31,6 +33,7 @@ class JsonFormatter(logging.Formatter):
             "message": _message(record),
             **_of_celery(record),
             **_of_job(),
+            **{name: value for name in _NAMES if isinstance(value := getattr(record, name, None), str)},
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

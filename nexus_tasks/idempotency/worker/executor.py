@@ -33,7 +33,7 @@ from nexus_tasks.errors import (
     Transient,
     UnsupportedOption,
 )
-from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup, log_fields
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.request import Request
@@ -297,7 +297,7 @@ def _begin(
 def _crashed(engine: JobEngine, claim: Claim, died: ProcessDied) -> JobOutcome:
     """Give back the claim of an isolated run, and the other claims that the run took along in its process."""
     [ended] = died.args
-    log.error("Job %s (%s) ended its process with %s.", claim.job_id, claim.kind, ended)
+    log.warning("Job %s (%s) ended its process with %s.", claim.job_id, claim.kind, ended)
     try:
         give_back(engine, claim.token)
     except QueueUnavailable as error:
@@ -378,7 +378,8 @@ def _redis_time(engine: JobEngine) -> float:
 
 def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: Decision, error: BaseException) -> None:
     if decision.error:
-        log.error("Job %s (%s) failed and will be retried.", claims[0].job_id, kind.name, exc_info=error)
+        message = "Job %s (%s) failed and will be retried."
+        log.warning(message, claims[0].job_id, kind.name, exc_info=error, extra=log_fields(claims[0]))
 
     def transition(waiting: Sequence[Claim]) -> Sequence[Wakeup]:
         if decision.pause:
@@ -416,8 +417,9 @@ def _give_up(
         lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
         claims = [claim for claim in claims if claim not in lost]  # another run has the lost claims and ends them
         for claim in claims:
-            log.warning("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)  # Celery logs the traceback
             engine.storage.dead_letter(claim, error)
+            # An error tracker makes an event of this line, and none of Celery's failure: see `JobTask.throws`.
+            log.error("Job %s (%s) is a dead letter.", claim.job_id, kind.name, exc_info=error, extra=log_fields(claim))
     except NexusError as unwritten:
         log.warning("A dead letter of %s was not written; the job tries again: %s", kind.name, unwritten)
         decision = retry_later(claims[0], type(unwritten).__name__)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from nexus_tasks.errors import NexusError
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, log_fields
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker import run_span
 from nexus_tasks.idempotency.worker.run import new_token
@@ -103,6 +103,7 @@ def bury(engine: JobEngine, dead: Sequence[Claim]) -> None:
         except Exception:  # one letter that cannot be written must not stop the other letters
             log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
             continue
-        log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
+        message = "Job %s (%s) is a dead letter: its worker died every time."
+        log.error(message, claim.job_id, claim.kind, extra=log_fields(claim))
         run_span.bury(claim)
         engine.publisher.publish(engine.claims.finish([claim], ["dead"]))
