@@ -13,17 +13,19 @@ import argparse
 import re
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks.machine import calibration, cpu_seconds, table, wait_until_idle
 from benchmarks.retrieval import LOCOMO
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.integrations.importers import read
 from tests.databases import administer, make_template
-from tests.sandbox import Sandbox, eventually, sandbox
+from tests.sandbox import Sandbox, sandbox
 
 AT_ONCE = 10  # messages per call of ingest
 LOGGED = 400  # messages whose statements are counted
@@ -41,18 +43,21 @@ _SIZES = {
 }
 
 
-def turns(count: int) -> Iterator[tuple[str, list[Message]]]:
-    """Calls of ingest: a session and up to ten messages, ``count`` messages together."""
-    said = [
-        (f"{one.namespace}-{one.session_key}", message)
-        for one in read(LOCOMO, "locomo", namespace="n")
-        for message in one.messages
-    ]
-    left = list(islice(cycle(said), count))
-    for start in range(0, count, AT_ONCE):
-        part = left[start : start + AT_ONCE]
-        for session in dict.fromkeys(session for session, _ in part):
-            yield session, [Message(author=m.author, content=m.content) for one, m in part if one == session]
+def turns(count: int) -> Iterator[tuple[str, str, list[Message]]]:
+    """Calls of ingest: a namespace, a session and up to ten messages, ``count`` messages together.
+
+    Each conversation is a namespace, and the conversations take turns, as tenants do.
+    """
+    calls = defaultdict[str, list[tuple[str, list[Message]]]](list)
+    for one in read(LOCOMO, "locomo", namespace="n"):
+        said = [Message(author=m.author, content=m.content) for m in one.messages]
+        calls[one.namespace] += [(one.session_key, said[i : i + AT_ONCE]) for i in range(0, len(said), AT_ONCE)]
+    left = count
+    for turn in zip_longest(*calls.values()):
+        for namespace, call in zip(calls, turn, strict=True):
+            if call is not None and left > 0:
+                yield namespace, call[0], call[1][:left]
+                left -= len(call[1])
 
 
 def postgres_pids(here: Sandbox) -> list[int]:
@@ -99,25 +104,36 @@ def size(here: Sandbox, *names: str) -> int:
     return sum(int(here.sql("SELECT pg_total_relation_size(to_regclass(:n))", n=name)[0][0]) for name in names)
 
 
-def measured(servers: ServerAddresses, count: int) -> list[list[object]]:
-    """The rows of the table."""
-    with sandbox(servers, NEXUS_MODEL="offline", NEXUS_NAMESPACE_CONCURRENCY="8") as here:
+def wait_for_jobs(here: Sandbox) -> None:
+    """Wait until every message is derived and no job is left. It asks once a second, which costs little itself."""
+    names = [one.namespace for one in Nexus().namespaces()]
+    index = ClaimIndex(here.deployment.claims)
+    deadline = time.monotonic() + 420
+    while True:
+        left = sum(sum(one.get(state, 0) for state in STATES) for one in index.counts(names).values())
+        if not left and here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'") == [(0,)]:
+            return
+        assert time.monotonic() < deadline, f"{left} jobs are left"
+        time.sleep(1)
+
+
+def measured(servers: ServerAddresses, count: int, **settings: str) -> list[list[str]]:
+    """The figures of one run: names and values."""
+    with sandbox(servers, NEXUS_MODEL="offline", **settings) as here:
         worker = here.worker(concurrency=8)
         wait_until_idle(worker.process.pid)
         nexus = Nexus()
-        nexus.create_namespace("bench")
         before, transactions = {name: size(here, *tables) for name, tables in _SIZES.items()}, counters(here)
         database_size = int(here.sql("SELECT pg_database_size(current_database())")[0][0])
         database, cpu, own = postgres_cpu(here), cpu_seconds(worker.process.pid), time.process_time()
-        for session, messages in turns(count):
-            nexus.ingest("bench", session, messages)
+        for namespace, session, messages in turns(count):
+            nexus.ingest(namespace, session, messages)
         own = time.process_time() - own
         ingested = postgres_cpu(here) - database
-        for session in nexus.sessions("bench", limit=1_000):
-            nexus.end_session("bench", session.session_key)
-        busy = "SELECT count(*) FROM derivations WHERE state = 'wanted'"
-        eventually(lambda: here.sql(busy) == [(0,)], within=400)
-        eventually(lambda: sum(vars(nexus.status("bench").jobs).values()) == 0, within=200)
+        for tenant in nexus.namespaces():
+            for one in nexus.sessions(tenant.namespace, limit=1_000):
+                nexus.end_session(tenant.namespace, one.session_key)
+        wait_for_jobs(here)
         used = cpu_seconds(worker.process.pid) - cpu
         database = postgres_cpu(here) - database
         after = [then - now for then, now in zip(counters(here), transactions, strict=True)]
@@ -126,7 +142,7 @@ def measured(servers: ServerAddresses, count: int) -> list[list[object]]:
         grown = {name: size(here, *tables) - before[name] for name, tables in _SIZES.items()}
         whole = int(here.sql("SELECT pg_database_size(current_database())")[0][0]) - database_size
         worker.stop()
-        rows: list[list[object]] = [
+        return [
             ["CPU of the producer", f"{own / said * 1000:.2f} ms"],
             ["CPU of the worker", f"{used / said * 1000:.2f} ms"],
             ["CPU of Postgres, ingesting", f"{ingested / said * 1000:.2f} ms"],
@@ -140,7 +156,6 @@ def measured(servers: ServerAddresses, count: int) -> list[list[object]]:
             ["bytes on disk a memory", f"{whole / memories:,.0f}"],
             ["bytes of Redis a claim", f"{claim_bytes(here, nexus):,.0f}"],
         ]
-        return rows
 
 
 def statements(servers: ServerAddresses, folder: Path) -> float:
@@ -152,10 +167,9 @@ def statements(servers: ServerAddresses, folder: Path) -> float:
         wait_until_idle(worker.process.pid)
         log = folder / "logs" / "postgres.log"
         begun = log.stat().st_size
-        for session, messages in turns(LOGGED):
-            nexus.ingest("bench", session, messages, end=True)
-        eventually(lambda: here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'") == [(0,)], within=200)
-        eventually(lambda: sum(vars(nexus.status("bench").jobs).values()) == 0, within=200)
+        for namespace, session, messages in turns(LOGGED):
+            nexus.ingest(namespace, session, messages, end=True)
+        wait_for_jobs(here)
         worker.stop()
         with log.open("rb") as file:
             file.seek(begun)
@@ -185,9 +199,12 @@ def main() -> None:
                 administer(servers, f"ALTER SYSTEM RESET {setting}")
             administer(servers, "SELECT pg_reload_conf()")
             print(calibration(servers))
-            rows = measured(servers, options.messages)
-            rows.insert(4, ["statements", f"{statements(servers, Path(folder)):.1f}"])
-            print(table(["of one message", "cost"], rows))
+            # No perspective ever has so many new facts.
+            without = measured(servers, options.messages, NEXUS_REFLECT_MIN_NEW="1000000")
+            both = measured(servers, options.messages)
+            rows: list[list[object]] = [[*one, two[1]] for one, two in zip(without, both, strict=True)]
+            rows.insert(4, ["statements", "", f"{statements(servers, Path(folder)):.1f}"])
+            print(table(["of one message", "without reflections", "all"], rows))
         finally:
             embedded.stop(Path(folder))
 

@@ -23,7 +23,11 @@ Cell = Annotated[str, typer.Argument(metavar="CELL", help="The cell's name in th
 
 
 def _cells() -> Cells:
-    found = connect().cells
+    from nexus_tasks.services.limits import refuse_limited
+
+    client = connect()
+    refuse_limited(client.limit, "nexus cells")
+    found = client.cells
     if found is None:
         raise ConfigurationError(
             "This command works on all cells, and NEXUS_CELLS is not set or NEXUS_CELL names one.",

@@ -174,6 +174,9 @@ def test_commands_reach_the_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatc
     wrong = command("cells", "move", "fresh", "three")
     assert wrong.returncode == 1
     assert "no cell 'three'" in wrong.stderr
+    monkeypatch.setenv("NEXUS_NAMESPACES", "fresh")
+    refused = command("cells", "move", "fresh", "one")
+    assert (refused.returncode, "concerns all namespaces" in refused.stderr) == (1, True)
 
 
 # --- what is wrong with a file ----------------------------------------------------------------------------------------

@@ -98,6 +98,15 @@ def panels() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"].replace("$job", ".*").replace("$__rate_interval", "30s")
 
 
+def scaling() -> Iterator[tuple[str, str]]:
+    """The queries of the page on scaling, from which an autoscaler would read."""
+    page = (DEPLOY.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
+    found = re.findall(r"```promql\n(.*?)```", page, re.DOTALL)
+    assert len(found) >= 3
+    for query in found:
+        yield "scaling", query.replace("[5m]", "[30s]")
+
+
 def work_once(number: int) -> None:
     """Conversations and dreams, a retry, a dead letter, a crash, a job that is asked for twice, and a line."""
     nexus = Nexus()
@@ -137,7 +146,7 @@ def test_every_query_of_the_dashboard_has_data(claude: Callable[..., Sandbox]) -
         heartbeat = "nexus_process_pool_heartbeat_age_seconds"
         eventually(lambda: server.values(heartbeat))
         empty, no_number = [], []
-        for title, query in panels():
+        for title, query in (*panels(), *scaling()):
             values = server.values(query)
             if not values and not any(name in query for name in NOTHING_OF):
                 empty.append((title, query))
