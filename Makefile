@@ -22,13 +22,14 @@ TOGETHER := --numprocesses 5 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer prometheus redis chromium lint style types security suite format constraints hashes pin audit clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq pgbouncer prometheus redis chromium site lint style types security suite format constraints hashes pin audit clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
 	@echo "make up         the embedded stack in the foreground (Flower included); Ctrl-C stops it"
 	@echo "make test       lint, type-check, and all but the long tests (at most 5 minutes)"
 	@echo "make test-all   the long tests (at most 25 minutes)"
+	@echo "make site       the pages of docs/ as a site, below build/site"
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: install python3.12 and try again." >&2; exit 1; }
@@ -77,7 +78,7 @@ test: style security
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) audit pgbouncer prometheus redis rabbitmq chromium
+test-all: $(READY) audit pgbouncer prometheus redis rabbitmq chromium site
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
@@ -138,6 +139,12 @@ chromium: $(READY)
 		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
 			apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
 		echo "Chromium is not installed, and only root can install it: its tests will say so and be left out." >&2
+
+# The site, below build/site. A link that leads nowhere, or a docstring that Sphinx cannot read, is an error.
+site: $(READY)
+	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/site
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

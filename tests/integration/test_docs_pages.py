@@ -39,7 +39,7 @@ INLINE = (
     "limits",
     "mcp",
     "observation",
-    "search",
+    "recall",
     "secrets",
     "tenants",
 )
