@@ -52,6 +52,7 @@ from nexus_tasks.types import (
     SessionDetails,
     SessionInfo,
     SourcedFact,
+    SpendReport,
     Standing,
     StatusReport,
     TokenInfo,
@@ -1313,6 +1314,29 @@ class Nexus:
         """
         return services.status.status(self.deployment, namespace, limit=limit)
 
+    def spend(
+        self, namespace: str | None = None, *, since: datetime | None = None, until: datetime | None = None
+    ) -> SpendReport:
+        """Show what model calls have cost, by day (UTC) and purpose.
+
+        Args:
+            namespace: only calls of this namespace. Default: calls of all namespaces.
+            since: only calls of this time or later. A naive time means UTC. Default: 30 days before ``until``.
+            until: only calls before this time. Default: now.
+
+        Returns:
+            The numbers of calls and tokens, and the cost in US dollars. The record outlives the erasure of memories.
+
+        Raises:
+            NotFound: there is no such namespace.
+
+        Example::
+
+            for entry in nexus.spend("acme").entries:
+                print(entry.day, entry.purpose, f"{entry.cost_usd:.2f} USD")
+        """
+        return services.spending.spend(self.deployment, namespace, since, until)
+
     def jobs(
         self,
         *,
@@ -1536,6 +1560,9 @@ class Nexus:
     aperspectives = _twin(perspectives)
     asessions = _twin(sessions)
     atopics = _twin(topics)
+    aobservation_log = _twin(observation_log)
+    aundo_condensation = _twin(undo_condensation)
+    aclear_task = _twin(clear_task)
     atopic = _twin(topic)
     awrite_topic = _twin(write_topic)
     arename_topic = _twin(rename_topic)
@@ -1547,6 +1574,7 @@ class Nexus:
     acreate_namespace = _twin(create_namespace)
     aset_namespace = _twin(set_namespace)
     astatus = _twin(status)
+    aspend = _twin(spend)
     ajobs = _twin(jobs)
     ajob = _twin(job)
     afinished_jobs = _twin(finished_jobs)

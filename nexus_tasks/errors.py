@@ -7,6 +7,7 @@
     ├── NotAllowed
     ├── NamespaceMoved                       another cell has the namespace
     ├── UndoRefused
+    ├── RequestRunning
     ├── UnsupportedOption (TypeError)
     ├── ConfigurationError                   settings, servers and the disk
     │   └── MissingExtra                     an optional dependency is not installed
@@ -127,6 +128,12 @@ class UndoRefused(NexusError):
     """This reflection cannot be undone, because a later one builds on it."""
 
     default_remedy = "Undo the later reflections first."
+
+
+class RequestRunning(NexusError):
+    """A request with this idempotency key runs, or the process that served one has just died."""
+
+    default_remedy = "Send the request again in a minute, with the same key: it gets the answer of the first request."
 
 
 class UnsupportedOption(NexusError, TypeError):

@@ -42,3 +42,14 @@ HTTP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of
 HTTP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
 HTTP_NAMESPACE_REQUESTS = 32  # of a namespace, open at a time; beyond: status 429. 8 of them run, the others wait
 HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408
+
+# --- the API over HTTP ------------------------------------------------------------------------------------------------
+HTTP_IMPORT_BYTES = 268_435_456  # of the body of an import; beyond: status 413
+HTTP_ANSWER_SECONDS = 60  # for the answer of a call; beyond: status 504
+HTTP_LONG_SECONDS = 600  # for the answer of a long call: a question, an import, the plan of a dream
+HTTP_LONG_CALLS = 8  # long calls and exports at a time in a process; beyond: status 503
+HTTP_STREAMS = 100  # streams of jobs' events at a time in a process; beyond: status 503
+HTTP_EVENTS_SECONDS = 600  # of one stream of a job's events
+HTTP_STALL_SECONDS = 60  # in which a client must take a part of a stream; beyond, the connection is closed
+HTTP_ANSWER_KEPT_SECONDS = 86_400  # in which a repeat with the same idempotency key gets the same answer
+HTTP_ANSWER_KEPT_BYTES = 65_536  # of an answer that is kept for repeats

@@ -199,6 +199,12 @@ class Settings(BaseSettings):
     )
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
     http_token: SecretStr | None = Field(None, description="the operator's token for the HTTP API of `nexus serve`")
+    http_rate: float = Field(
+        100.0, ge=0, description="requests per second of a token to each process of `nexus serve`; 0: any number"
+    )
+    http_origins: Annotated[tuple[str, ...], NoDecode] | None = Field(
+        None, description="web origins that may call the HTTP API (CORS), with commas between; unset: none"
+    )
 
     observation_message_tokens: int = Field(
         30_000, ge=1, description="tokens of messages after the observation log at which notes move into it"
@@ -240,7 +246,7 @@ class Settings(BaseSettings):
     def _home_of_a_user(cls, home: Path) -> Path:
         return home.expanduser().absolute()  # child processes have another working folder
 
-    @field_validator("namespaces", mode="before")
+    @field_validator("namespaces", "http_origins", mode="before")
     @classmethod
     def _names(cls, given: Any) -> Any:
         return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given

@@ -9,12 +9,14 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import nexus_tasks
+from nexus_tasks.errors import MissingExtra
 
 ROOT = Path(nexus_tasks.__file__).parent
 # Functions that compile the pattern in their argument. Their results are in names of modules, or in `FORMATS`.
@@ -24,13 +26,17 @@ _CALLS = ("compile", "search", "match", "fullmatch", "split", "findall", "findit
 
 
 def modules() -> list[ModuleType]:
-    """All modules of the package, except those that start something when they are imported."""
-    names = [one.name for one in pkgutil.walk_packages(nexus_tasks.__path__, "nexus_tasks.")]
-    return [
-        importlib.import_module(name)
-        for name in names
-        if not name.endswith(("__main__", "migrations.env", "fork_server_main"))
-    ]
+    """All modules of the package, except those that start something when they are imported.
+
+    A package of an extra that is not installed is left out. Its patterns in calls are found in its source.
+    """
+    walked = pkgutil.walk_packages(nexus_tasks.__path__, "nexus_tasks.", onerror=lambda _name: None)
+    found = []
+    for name in (one.name for one in walked):
+        if not name.endswith(("__main__", "migrations.env", "fork_server_main")):
+            with suppress(MissingExtra):
+                found.append(importlib.import_module(name))
+    return found
 
 
 @cache

@@ -36,14 +36,18 @@ def serve(
     address: Annotated[
         str, typer.Argument(metavar="[HOST:]PORT", help="The address. With a port alone, serve this machine only.")
     ] = "8700",
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, max=64, help="Serve with this many processes.")
+    ] = 1,
     openapi: Annotated[bool, typer.Option("--openapi", help="Print the OpenAPI document, and serve nothing.")] = False,
 ) -> None:
     """Serve memory over HTTP, under /v1. Clients send a token."""
     with http_installed():
-        from nexus_tasks.integrations.http import openapi as document
+        from nexus_tasks.integrations.http.application import api
+        from nexus_tasks.integrations.http.openapi import as_text
         from nexus_tasks.integrations.http.serve import serve as run
     if openapi:
-        print(document.as_text())
+        print(as_text(api()))
         return
     nexus = connect()
-    run(nexus, address, listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."))
+    run(nexus, address, processes=processes, listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."))

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy import Date, cast, delete, func, insert, select, text, update
 
 from nexus_tasks.settings import Price
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
+from nexus_tasks.types import Spend
 
 if TYPE_CHECKING:
     from nexus_tasks.llm.base import Usage
@@ -255,3 +256,26 @@ def spent_today(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
     )
     calls, usd = tx.execute(query).one()
     return int(calls), Decimal(usd)
+
+
+def spent_by_day(tx: Transaction, namespace_id: int | None, since: datetime, until: datetime) -> list[Spend]:
+    """The model calls of a period by day (UTC) and purpose. Without a namespace: those of all namespaces."""
+    day = cast(func.timezone("UTC", ModelCall.at), Date).label("day")
+    tokens = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
+    query = (
+        select(
+            day,
+            ModelCall.purpose,
+            func.count().label("calls"),
+            func.count().filter(ModelCall.fault != "").label("failed"),
+            *(func.sum(getattr(ModelCall, name)).label(name) for name in tokens),
+            func.sum(ModelCall.cost_usd).label("cost_usd"),
+        )
+        .where(ModelCall.at >= since, ModelCall.at < until)
+        .group_by(day, ModelCall.purpose)
+        .order_by(day, ModelCall.purpose)
+    )
+    if namespace_id is not None:
+        query = query.where(ModelCall.namespace_id == namespace_id)
+    rows = (dict(row) for row in tx.execute(query).mappings())
+    return [Spend(**row | {"day": str(row["day"]), "cost_usd": float(row["cost_usd"])}) for row in rows]

@@ -70,6 +70,7 @@ from nexus_tasks.types.sessions import (
     SessionDetails,
     SessionInfo,
 )
+from nexus_tasks.types.spend import Spend, SpendReport
 from nexus_tasks.types.status import (
     HeldReflection,
     HeldThreads,
@@ -147,6 +148,8 @@ __all__ = [
     "SessionDetails",
     "SessionInfo",
     "SourcedFact",
+    "Spend",
+    "SpendReport",
     "Standing",
     "Status",
     "StatusReport",

@@ -46,6 +46,7 @@ INLINE = (
 ELSEWHERE = {
     "README": "tests/acceptance/test_first_pages.py",
     "tutorial": "tests/acceptance/test_first_pages.py",
+    "http": "tests/integration/test_http_page.py",
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }

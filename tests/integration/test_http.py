@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import httpx2
-
 from nexus_tasks import Nexus
-from nexus_tasks.integrations.http.application import application
-from nexus_tasks.integrations.serving.listening import LOOPBACK
-from nexus_tasks.services.access import TokenChecker
+from tests.integration.http_client import api, ok
 from tests.integration.inline import NAMESPACE, say, work
-from tests.integration.served import served
 from tests.sandbox import Sandbox
 
-TOKEN = "the-operators-own-token"
 JSON = {"Content-Type": "application/json"}
-
-
-@contextmanager
-def api(here: Sandbox, token: str = TOKEN) -> Iterator[httpx2.Client]:
-    """A client of a server, with the operator's token."""
-    checker = TokenChecker(here.deployment)
-    with served(lambda _: application(Nexus(here.deployment), TOKEN, checker=checker)) as port:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with httpx2.Client(base_url=f"http://{LOOPBACK}:{port}", headers=headers, timeout=60) as client:
-            yield client
-
-
-def ok(response: httpx2.Response) -> Any:
-    """The document of an answer that is no error."""
-    assert response.status_code < 300, response.text
-    return response.json()
 
 
 def test_a_conversation_over_http(here: Sandbox) -> None:
@@ -130,3 +104,76 @@ def test_perspectives_history_and_facts_beside_messages(here: Sandbox) -> None:
         ever = ok(client.get("/v1/memories", params={**levels, "superseded": True}))["memories"]
         assert {one["id"] for one in now} == {facts[1]["id"], revised["id"]}
         assert {one["id"] for one in ever} == {facts[0]["id"], facts[1]["id"], revised["id"]}
+
+
+def test_every_part_of_the_client(here: Sandbox) -> None:
+    """Each route once, with an answer as the document describes it (see ``conforms``)."""
+    space = {"namespace": NAMESPACE}
+    session = {**space, "session_key": "chat"}
+    with api(here) as client:
+        ok(client.post("/v1/namespaces", json={**space, "observers": ["assistant"], "concurrency": 4}))
+        said = [{"content": f"I keep thing {n} on shelf {n}.", "author": "ann", "id": f"m{n}"} for n in range(6)]
+        ok(client.post("/v1/messages", json={**session, "messages": said, "observe": True}))
+        ok(client.post("/v1/memories", json={**space, "text": "Ann likes tea.", "author": "ann"}))
+        ok(client.post("/v1/session/extract", json=session))
+        job = ok(client.post("/v1/session/digest", json={**session, "rebuild": True}))
+        work()
+        assert ok(client.get(f"/v1/jobs/{job['job_id']}"))["status"] == "completed"
+        facts = ok(client.get("/v1/memories", params={**space, "levels": ["explicit"]}))["memories"]
+        pinned = ok(client.post(f"/v1/memories/{facts[0]['id']}/pin", json=space))
+        assert pinned["pinned"]
+        assert not ok(client.post(f"/v1/memories/{facts[0]['id']}/unpin", json=space))["pinned"]
+        revised = ok(client.patch(f"/v1/memories/{facts[0]['id']}", json={**space, "content": "Ann likes coffee."}))
+        assert revised["superseded"] == [facts[0]["id"]]
+        assert ok(client.post("/v1/undo", json={**space, "reflection": revised["reflection"]}))["status"] == "undone"
+        assert ok(client.get("/v1/profile", params={**space, "subject": "ann"}))["namespace"] == NAMESPACE
+        [topic, *_] = ok(client.get("/v1/topics", params=space))["topics"]
+        assert ok(client.get("/v1/topic", params={**space, "filename": topic["filename"]}))["content"]
+        written = ok(client.put("/v1/topic", json={**space, "filename": "tea", "content": "Green.", "revision": 0}))
+        again = {**space, "filename": "tea", "content": "Black.", "revision": 0}
+        assert (written["filename"], client.put("/v1/topic", json=again).status_code) == ("tea.md", 409)
+        renamed = {**space, "filename": "tea.md", "new_filename": "teas.md"}
+        assert ok(client.post("/v1/topic/rename", json=renamed))["filename"] == "teas.md"
+        assert ok(client.delete("/v1/topic", params={**space, "filename": "teas.md"}))["filename"] == "teas.md"
+        assert ok(client.get("/v1/session", params={**session, "newest": True, "limit": 1}))["said"][0]["seq"] == 6
+        assert ok(client.get("/v1/session/log", params=session))["session_key"] == "chat"
+        assert not ok(client.post("/v1/session/task/clear", json=session))["cleared"]
+        assert client.post("/v1/session/log/undo", json=session).status_code == 404
+        dream = ok(client.post("/v1/dream", json=space))
+        work()
+        assert ok(client.get(f"/v1/jobs/{dream['job_id']}"))["kind"] == "finish_dream"
+        assert ok(client.post("/v1/dream/plan", json=space))["namespace"] == NAMESPACE
+        assert ok(client.get("/v1/jobs", params=space))["jobs"]
+        assert ok(client.get("/v1/finished-jobs", params=space))["counts"]["derive_memory"]
+        assert ok(client.get("/v1/spend", params=space))["cost_usd"] == 0
+        assert ok(client.post("/v1/namespace/pause", json={**space, "reason": "a move"}))["reason"] == "a move"
+        assert ok(client.get("/v1/status", params=space))["namespaces"][0]["paused"]
+        assert ok(client.post("/v1/namespace/resume", json=space))["resumed"] == [NAMESPACE]
+        assert ok(client.post("/v1/kinds/resume", json={}))["resumed"] == []
+        assert ok(client.post("/v1/jobs/retry", json=space))["retried"] == 0
+        assert ok(client.post("/v1/jobs/drop", json=space))["dropped"] == 0
+        assert ok(client.post("/v1/jobs/repair"))["entries_put_back"] == 0
+        assert ok(client.get("/v1/quarantine"))["messages"] == []
+        assert ok(client.delete("/v1/quarantine"))["dropped"] == 0
+        made = ok(client.post("/v1/tokens", json={**space, "name": "agent", "scopes": ["read"]}))
+        rotated = ok(client.post(f"/v1/tokens/{made['id']}/rotate", json={**space, "grace": 60}))
+        assert rotated["token"] != made["token"]
+        assert ok(client.post(f"/v1/tokens/{made['id']}/revoke", json=space))["revoked_at"]
+        assert "token" not in ok(client.get("/v1/tokens", params=space))["tokens"][0]
+        assert ok(client.patch("/v1/namespace", json={**space, "unset": ["concurrency"]}))["concurrency"] is None
+        assert ok(client.delete(f"/v1/memories/{facts[1]['id']}", params=space))["ids"]
+        assert ok(client.delete("/v1/namespace", params={**space, "confirm": NAMESPACE}))["deleted"]
+        assert ok(client.get("/v1/audit", params={**space, "action": "erase"}))["entries"][0]["action"].startswith(
+            "erase"
+        )
+        assert ok(client.get("/v1/namespace", params=space))["memories"]["raw"] == 0
+
+
+def test_dead_letters_are_retried_and_dropped(here: Sandbox) -> None:
+    [message] = say("I like tea.")
+    job_id = here.sql("SELECT count(*) FROM memories") and Nexus().jobs(namespace=NAMESPACE)[0].id
+    with api(here) as client:
+        assert ok(client.delete(f"/v1/jobs/{job_id}"))["status"] == "dropped"
+        assert client.delete(f"/v1/jobs/{job_id}").status_code == 404
+        assert client.post(f"/v1/jobs/{job_id}/retry", json={}).status_code == 404
+    assert message

@@ -67,6 +67,8 @@
 --                                            `Claims.count_model_call`
 --   <prefix>:figures                 string  figures for metrics that a process has read a moment ago (see figures.lua)
 --   <prefix>:checked                 string  the cursor of SCAN at which the next check of the counters goes on
+--   <prefix>:answer:<hash>           string  the answer to an HTTP request, under the hash of its token and idempotency
+--                                            key (JSON). It lasts for 24 hours; while the request runs, for 60 s
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
 --   <prefix>:sweeping, <prefix>:reconciling, <prefix>:checking

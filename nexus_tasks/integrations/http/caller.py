@@ -107,4 +107,6 @@ Writer = Annotated[Caller, Depends(Needs("write"))]
 Corrector = Annotated[Caller, Depends(Needs("read", "write"))]
 Eraser = Annotated[Caller, Depends(Needs("erase"))]
 Overseer = Annotated[Caller, Depends(Needs("read", operator=True))]
-Operator = Annotated[Caller, Depends(Needs(operator=True))]
+# A page of `nexus browse` that may only read has the operator's token too, with the scope `read` alone.
+Operator = Annotated[Caller, Depends(Needs("read", operator=True))]
+ChangingOperator = Annotated[Caller, Depends(Needs("read", "write", operator=True))]

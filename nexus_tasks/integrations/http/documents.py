@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from nexus_tasks import limits
+from nexus_tasks.errors import WaitTimeout
+from nexus_tasks.integrations.http.caller import Needs
+from nexus_tasks.integrations.http.repeats import Handler, Repeat, once
+from nexus_tasks.integrations.http.slots import LONG_CALL
 from nexus_tasks.types import Document
+
+PREFIX = "/v1"
 
 
 def as_json(document: Document) -> bytes:
@@ -26,16 +34,58 @@ class DocumentRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Awaitable[Any]], **options: Any) -> None:
-        status = options.get("status_code") or 200
-
-        @functools.wraps(endpoint)
-        async def answer(*args: Any, **given: Any) -> Response:
-            made = await endpoint(*args, **given)
-            return made if isinstance(made, Response) else Response(as_json(made), status, None, "application/json")
-
+        self.repeat: Repeat = getattr(endpoint, "repeat", "kept")
+        long = LONG_CALL in (options.get("dependencies") or ())
+        answer = _answering(endpoint, options.get("status_code") or 200, long=long)
         super().__init__(path, answer, **options)
+
+    @property
+    def needs(self) -> Needs | None:
+        """What the token must be allowed to do."""
+        found = (one.call for one in self.dependant.dependencies if isinstance(one.call, Needs))
+        return next(found, None)
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether a request may have an idempotency key: whether it writes."""
+        reads = self.needs is None or self.needs.scopes == ("read",)
+        return "GET" not in (self.methods or ()) and not reads and self.repeat != "no key"
+
+    def get_route_handler(self) -> Handler:
+        """The handler of requests, which knows idempotency keys."""
+        handle: Handler = super().get_route_handler()
+        if not self.takes_key:
+            return handle
+
+        async def keyed(request: Request) -> Response:
+            return await once(request, handle, self.repeat)
+
+        return keyed
+
+
+def _answering(endpoint: Callable[..., Awaitable[Any]], status: int, *, long: bool) -> Callable[..., Any]:
+    @functools.wraps(endpoint)
+    async def answer(*args: Any, **given: Any) -> Response:
+        seconds = limits.HTTP_LONG_SECONDS if long else limits.HTTP_ANSWER_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                made = await endpoint(*args, **given)
+        except TimeoutError as error:
+            raise WaitTimeout(
+                f"There was no answer within {seconds} s. The work goes on.",
+                remedy="Look at the state before you ask again, or ask for less.",
+            ) from error
+        return made if isinstance(made, Response) else Response(as_json(made), status, None, "application/json")
+
+    return answer
 
 
 def routes(tag: str) -> APIRouter:
     """A router for routes that return documents."""
-    return APIRouter(route_class=DocumentRoute, tags=[tag])
+    return APIRouter(
+        route_class=DocumentRoute,
+        prefix=PREFIX,
+        tags=[tag],
+        responses={"default": {}},  # instead of FastAPI's own answer to a wrong request; see openapi.py
+        generate_unique_id_function=lambda route: route.name.rstrip("_"),
+    )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from nexus_tasks import errors
 from nexus_tasks.errors import InvalidInput, NexusError, Throttled, faults
-from nexus_tasks.integrations.serving.problems import problem
+from nexus_tasks.integrations.serving.problems import MEDIA_TYPE, document, problem
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,10 @@ STATUS: Mapping[type[NexusError], int] = {
     errors.NotFound: 404,
     errors.NotAllowed: 403,
     errors.UndoRefused: 409,
+    errors.Conflict: 409,
+    errors.NamespaceMoved: 409,
     errors.JobFailed: 409,
+    errors.RequestRunning: 409,
     errors.SchemaOutdated: 503,
     errors.QueueUnavailable: 503,
     errors.BufferError: 503,
@@ -46,15 +49,19 @@ def status_of(error: NexusError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
+def problem_document(error: NexusError) -> bytes:
+    """The problem that tells a client of an error, as JSON."""
+    title = (type(error).__doc__ or "").partition("\n")[0]
+    return document(status_of(error), error.message, type=type(error).__name__, title=title, remedy=error.remedy)
+
+
 def problem_of(error: NexusError) -> Response:
-    """The problem that tells a client of an error."""
+    """The response that tells a client of an error."""
     status = status_of(error)
     headers = {}
-    if status == 503:
+    if status == 503 or isinstance(error, errors.RequestRunning):
         headers["Retry-After"] = f"{error.retry_after:.0f}" if isinstance(error, Throttled) else RETRY_AFTER
-    title = (type(error).__doc__ or "").partition("\n")[0]
-    kind = type(error).__name__
-    return problem(status, error.message, type=kind, title=title, remedy=error.remedy, headers=headers)
+    return Response(problem_document(error), status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -26,6 +26,7 @@ from nexus_tasks.integrations.http.parameters import (
     SpaceBody,
     Subject,
 )
+from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import ForgetReceipt, MemoryDetails, Receipt, Role
 
 router = routes("memories")
@@ -43,6 +44,7 @@ class SaidBody(Body):
     id: str | None = Field(None, description="Your own id of the message. A repeat of it is not stored again.")
     expires_at: datetime | None = Field(None, description="From then on the message counts as superseded.")
     erase_expired: bool = Field(False, description="Erase it within an hour after that time.")
+    data: dict[str, Any] | None = Field(None, description="Your own JSON, which is stored with the message.")
 
 
 class IngestBody(SessionBody):
@@ -135,6 +137,7 @@ async def show_memory(caller: Reader, memory_id: MemoryId, namespace: Namespace 
 
 
 @router.patch("/memories/{memory_id}")
+@repeat("anew")
 async def revise(caller: Corrector, memory_id: MemoryId, body: ReviseBody) -> MemoryDetails:
     """Replace a fact or a reflection by a corrected fact. The old one stays readable, and undo reverses it."""
     nexus, name = await caller.space(body.namespace)
@@ -149,6 +152,7 @@ async def forget_memory(caller: Eraser, memory_id: MemoryId, namespace: Namespac
 
 
 @router.post("/memories/{memory_id}/pin")
+@repeat("anew")
 async def pin(caller: Corrector, memory_id: MemoryId, body: SpaceBody) -> MemoryDetails:
     """Pin a fact or a reflection: it comes first in contexts, and no later message ends it."""
     nexus, name = await caller.space(body.namespace)
@@ -156,6 +160,7 @@ async def pin(caller: Corrector, memory_id: MemoryId, body: SpaceBody) -> Memory
 
 
 @router.post("/memories/{memory_id}/unpin")
+@repeat("anew")
 async def unpin(caller: Corrector, memory_id: MemoryId, body: SpaceBody) -> MemoryDetails:
     """Take back a pin."""
     nexus, name = await caller.space(body.namespace)

@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import Field
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.http.caller import Eraser, Operator, Overseer, Reader
+from nexus_tasks.integrations.http.caller import ChangingOperator, Eraser, Overseer, Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import AccessInfo, NamespacePage, next_offset
 from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset
@@ -47,7 +47,7 @@ async def list_namespaces(caller: Overseer, limit: Limit = 100, offset: Offset =
 
 
 @router.post("/namespaces")
-async def create_namespace(caller: Operator, body: NamespaceBody) -> NamespaceInfo:
+async def create_namespace(caller: ChangingOperator, body: NamespaceBody) -> NamespaceInfo:
     """Make a namespace if it does not exist, and change the given settings. Only for the operator."""
     nexus, name = await caller.space(body.namespace)
     return await nexus.acreate_namespace(name, **body.given())
@@ -61,7 +61,7 @@ async def show_namespace(caller: Reader, namespace: Namespace = None) -> Namespa
 
 
 @router.patch("/namespace")
-async def set_namespace(caller: Operator, body: NamespaceBody) -> NamespaceInfo:
+async def set_namespace(caller: ChangingOperator, body: NamespaceBody) -> NamespaceInfo:
     """Change the given settings of a namespace. Only for the operator."""
     nexus, name = await caller.space(body.namespace)
     return await nexus.aset_namespace(name, **body.given())

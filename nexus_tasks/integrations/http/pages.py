@@ -8,14 +8,17 @@ from typing import Any
 
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.types import (
+    AuditEntry,
     Document,
     JobInfo,
     MemoryInfo,
     NamespaceInfo,
     PerspectiveInfo,
+    QuarantinedMessage,
     Recall,
     SessionInfo,
     SourcedFact,
+    TokenInfo,
     TopicInfo,
 )
 
@@ -97,6 +100,27 @@ class JobPage(_Page):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenPage(_Page):
+    """A page of tokens without their secrets, newest first."""
+
+    tokens: tuple[TokenInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPage(_Page):
+    """A page of the audit log, newest first."""
+
+    entries: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantine(_Page):
+    """A page of the messages that no worker could read, newest first."""
+
+    messages: tuple[QuarantinedMessage, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchResults(Document):
     """The hits of a search, best first."""
 
@@ -128,3 +152,32 @@ class EndedSession(Document):
     namespace: str
     session_key: str
     job: RequestedJob | None  # the job that digests the session; None when it has no new message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Document):
+    """What runs again."""
+
+    resumed: tuple[str, ...]  # names of the namespaces or kinds that were paused
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearedTask(Document):
+    """The result of clearing a session's current task."""
+
+    cleared: bool  # whether there was a task or a suggested response
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedMessages(Document):
+    """The result of emptying the quarantine."""
+
+    dropped: int  # number of deleted messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletedTopic(Document):
+    """A topic that was deleted."""
+
+    namespace: str
+    filename: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.supervisors import Multiprocess
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.integrations.http.application import SETTING, application
@@ -15,12 +17,14 @@ from nexus_tasks.services.cells.tokens import checker_of
 from nexus_tasks.types import TOKEN_SCOPES
 
 
-def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lambda _: None) -> None:
+def serve(nexus: Nexus, where: str, *, processes: int = 1, listening: Callable[[str], object] = lambda _: None) -> None:
     """Serve requests until the process receives a signal to end.
 
     Args:
         nexus: the client of the operator.
         where: the address, ``HOST:PORT`` or ``PORT``. With the port 0 the system chooses a free port.
+        processes: how many processes serve. More than one use the deployment of the environment's ``NEXUS_*``
+            variables. A process that dies is replaced.
         listening: a function that is called with the server's URL when the port is bound.
 
     Raises:
@@ -29,8 +33,7 @@ def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lamb
             the operator's token has fewer than 128 bits of entropy.
     """
     host, port = address(where)
-    setting = nexus.deployment.settings.http_token
-    token = setting.get_secret_value() if setting else ""
+    token = _token(nexus)
     if token and not is_loopback(host):
         check_strength(token, SETTING)
     checker = checker_of(nexus.cells, nexus.deployment)
@@ -38,10 +41,22 @@ def serve(nexus: Nexus, where: str, *, listening: Callable[[str], object] = lamb
     app = application(nexus, token, checker=checker if token or checker.any_valid() else None)
     with bound(host, port) as listener:
         listening(f"http://{shown(host)}:{listener.getsockname()[1]}")
-        try:
+        if processes == 1:
             uvicorn.Server(configuration(app)).run(sockets=[listener])
-        finally:
-            checker.write_refusals()
+        else:
+            config = configuration(f"{__name__}:of_the_environment", factory=True, workers=processes)
+            Multiprocess(config, [listener]).run()
+
+
+def of_the_environment() -> ASGIApp:
+    """The application of the deployment of the environment, in each of several processes."""
+    nexus = Nexus()
+    return application(nexus, _token(nexus), checker=checker_of(nexus.cells, nexus.deployment))
+
+
+def _token(nexus: Nexus) -> str:
+    token = nexus.deployment.settings.http_token
+    return token.get_secret_value() if token else ""
 
 
 def browse(nexus: Nexus, *, port: int, write: bool, listening: Callable[[str], object]) -> None:

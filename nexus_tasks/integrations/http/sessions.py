@@ -39,11 +39,14 @@ async def show_session(
     session_key: SessionKey,
     namespace: Namespace = None,
     after: Annotated[int, Query(ge=0, description="Only messages with a greater seq: next_after of a page.")] = 0,
+    before: Annotated[int | None, Query(ge=0, description="Only messages with a smaller seq, the newest ones.")] = None,
+    newest: Annotated[bool, Query(description="The newest messages instead of the first ones.")] = False,
+    ids: Annotated[list[str] | None, Query(description="Only messages with these ids of yours.")] = None,
     limit: Limit = limits.PAGE_ROWS,
 ) -> SessionDetails:
     """Show one session: its figures, its digests and a page of its messages."""
     nexus, name = await caller.space(namespace)
-    return await nexus.asession(name, session_key, after=after, limit=limit)
+    return await nexus.asession(name, session_key, after=after, before=before, newest=newest, ids=ids, limit=limit)
 
 
 @router.get("/session/facts")

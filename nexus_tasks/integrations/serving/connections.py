@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import h11
@@ -25,6 +26,7 @@ class LimitedConnection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _waits_since: float | None = None  # the loop's time since which no request is answered here; ``None``: one is
+    _part = 0  # bytes of the request that have come since the time limit began
 
     def connection_made(self, transport: Any) -> None:
         """Expect a request within the time limit. When too many connections are open, close one.
@@ -47,6 +49,9 @@ class LimitedConnection(H11Protocol):
         """Read a part of a request."""
         if self.transport.is_closing():
             return
+        self._part += len(data)
+        if self._part > limits.HTTP_BODY_BYTES:  # a body that is streamed: each such part has the time of a request
+            self._stop_waiting()
         self._expect_request()
         super().data_received(data)
         if self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
@@ -76,6 +81,7 @@ class LimitedConnection(H11Protocol):
 
     def _expect_request(self) -> None:
         if self._deadline is None:
+            self._part = 0
             self._deadline = self.loop.call_later(limits.HTTP_REQUEST_SECONDS, self._give_up)
 
     def _stop_waiting(self) -> None:
@@ -105,14 +111,20 @@ class LimitedConnection(H11Protocol):
 
 
 class BodyLimit:
-    """ASGI middleware that answers 413 to a request whose body is too long, and passes on any other request."""
+    """ASGI middleware that answers 413 to a request whose body is too long, and passes on any other request.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: the application behind this one.
+        streamed: paths whose bodies ``app`` reads, and limits, by itself.
+    """
+
+    def __init__(self, app: ASGIApp, *, streamed: Collection[str] = ()) -> None:
         self.app = app
+        self.streamed = streamed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, then pass the request on."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in self.streamed:
             await self.app(scope, receive, send)
             return
         read, size = list[Message](), 0

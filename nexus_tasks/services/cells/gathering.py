@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from nexus_tasks import limits
 from nexus_tasks.errors import EmbeddedError, NotFound, QueueUnavailable, StorageUnavailable, Transient
-from nexus_tasks.types import FinishedJobs, JobCounts, JobRepair, Listed, StatusReport
+from nexus_tasks.types import FinishedJobs, JobCounts, JobRepair, Listed, Spend, SpendReport, StatusReport
 
 log = logging.getLogger(__name__)
+
+_FIGURES = [one.name for one in fields(Spend) if one.name not in ("day", "purpose")]
 
 T = TypeVar("T")
 AWAY = (Transient, QueueUnavailable, EmbeddedError)
@@ -154,6 +157,26 @@ def finished(answers: Mapping[str, FinishedJobs], away: Mapping[str, str]) -> Fi
         for kind, by_status in report.counts.items():
             counts.setdefault(kind, Counter()).update(by_status)
     return FinishedJobs(since=reports[0].since, until=reports[0].until, counts=counts, away=away)
+
+
+def spend(answers: Mapping[str, SpendReport], away: Mapping[str, str]) -> SpendReport:
+    """The sums of all cells."""
+    reports = list(answers.values())
+    sums = dict[tuple[str, str], Spend]()
+    for one in (entry for report in reports for entry in report.entries):
+        known = sums.get((one.day, one.purpose))
+        figures = {name: getattr(one, name) + getattr(known, name, 0) for name in _FIGURES}
+        sums[one.day, one.purpose] = replace(one, **figures)
+    entries = tuple(sums[key] for key in sorted(sums))
+    total = sum(report.cost_usd for report in reports)
+    return SpendReport(
+        namespace=None,
+        since=min(report.since for report in reports),
+        until=max(report.until for report in reports),
+        entries=entries,
+        cost_usd=total,
+        away=away,
+    )
 
 
 def repaired(answers: Mapping[str, JobRepair]) -> JobRepair:

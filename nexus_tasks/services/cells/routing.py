@@ -97,6 +97,10 @@ def _finished(members: Members, name: str, options: Options) -> Any:
     return gathering.finished(*gathering.ask(members, lambda member: getattr(member, name)(**options)))
 
 
+def _spend(members: Members, name: str, options: Options) -> Any:
+    return gathering.spend(*gathering.ask(members, lambda member: getattr(member, name)(**options)))
+
+
 def _changed(together: Callable[[Mapping[str, Any]], Any]) -> Callable[[Members, str, Options], Any]:
     """A method that changes something in every cell; ``together`` makes one answer of theirs."""
 
@@ -130,6 +134,7 @@ _GATHERED: Mapping[str, Callable[[Members, str, Options], Any]] = {
     "quarantined": _listed(lambda message: -message.at.timestamp()),
     "status": _status,
     "finished_jobs": _finished,
+    "spend": _spend,
     "job": _one,
     "retry_job": _one,
     "drop_job": _one,

@@ -1,0 +1,113 @@
+"""Server-sent events, and files that are sent while they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
+
+from nexus_tasks import limits
+from nexus_tasks.integrations.http.documents import as_json
+from nexus_tasks.types import Document
+
+CHUNK = 65_536  # characters
+STILL_HERE = b": still here\n\n"  # a comment, which keeps proxies from closing a silent connection
+
+
+class Stream(StreamingResponse):
+    """A response that is sent in parts. A client that takes no part for 60 s is cut off."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the parts."""
+
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(limits.HTTP_STALL_SECONDS):
+                await send(message)
+
+        await super().stream_response(bounded)
+
+
+def described(names: list[str]) -> dict[str, Any]:
+    """The part of the OpenAPI document that describes a stream of events with these names."""
+    fields = {"event": {"type": "string", "enum": names}, "data": {"type": "string", "description": "JSON"}}
+    return {"text/event-stream": {"schema": {"type": "object", "properties": fields}}}
+
+
+def event(name: str, document: Document) -> bytes:
+    """A server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), as_json(document))
+
+
+class EventStream(Stream):
+    """A stream of server-sent events."""
+
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+
+
+class Pipe(io.TextIOBase):
+    """A text stream that a thread writes and the event loop reads. A writer that is ahead waits for the reader."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._chunks = asyncio.Queue[bytes | None](8)
+        self._text: list[str] = []
+        self._size = 0
+        self._closed = False
+
+    def write(self, text: str) -> int:
+        """Send ``text``.
+
+        Raises:
+            BrokenPipeError: the reader has gone.
+        """
+        self._text.append(text)
+        self._size += len(text)
+        if self._size >= CHUNK:
+            self._send()
+        return len(text)
+
+    def read(self, _size: int | None = -1) -> str:
+        """Nothing: the thread only writes."""
+        raise io.UnsupportedOperation("read")
+
+    def _send(self) -> None:
+        if self._closed:
+            raise BrokenPipeError
+        chunk, self._text, self._size = "".join(self._text).encode(), [], 0
+        asyncio.run_coroutine_threadsafe(self._chunks.put(chunk), self._loop).result()
+
+    async def read_from(self, write: Callable[[], Awaitable[object]]) -> AsyncIterator[bytes]:
+        """The chunks that ``write`` writes in its thread. Its error is raised behind the last chunk."""
+        writing = asyncio.ensure_future(self._written(write))
+        try:
+            while (chunk := await self._chunks.get()) is not None:
+                yield chunk
+            await writing
+        finally:
+            self._closed = True
+            while not self._chunks.empty():  # a writer that waits for a place goes on, and finds the reader gone
+                self._chunks.get_nowait()
+
+    async def _written(self, write: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await write()
+            if self._text:
+                await self._chunks.put("".join(self._text).encode())
+        except BrokenPipeError:
+            pass  # the client has gone
+        finally:
+            await self._chunks.put(None)
+
+
+async def or_still_here(queue: asyncio.Queue[bytes | None], every: float) -> bytes | None:
+    """The next entry of the queue, or a sign of life after ``every`` seconds."""
+    try:
+        return await asyncio.wait_for(queue.get(), every)
+    except TimeoutError:
+        return STILL_HERE
