@@ -26,6 +26,7 @@ from tests.integration.inline import time_passes, waiting, work, work_as_asked
 from tests.integration.jobkinds import BODIES, play
 from tests.pages import PAGES, ROOT, RUNNABLE, Reader, blocks, commands
 from tests.sandbox import Sandbox
+from tests.standin import StandIn
 
 DOCS = ROOT / "docs"
 INLINE = (
@@ -50,7 +51,8 @@ ELSEWHERE = {
     "buffer": "tests/acceptance/test_capture_docs.py",
     "coding-agents": "tests/acceptance/test_capture_docs.py",
 }
-ALONE = ("cells", "cost", "deployments", "flower", "jobs", "monitoring", "tracing")  # each has a test of its own below
+# each has a test of its own below
+ALONE = ("cells", "cost", "deployments", "flower", "jobs", "models", "monitoring", "tracing")
 LEFT_OUT = {
     "nexus mcp --http 8000": "its port may be taken; tests/integration/test_mcp.py serves HTTP on a free port",
     "nexus mcp --http 0.0.0.0:8000": "the same",
@@ -98,6 +100,22 @@ def test_the_page_on_cost_prints_what_it_says(claude: Callable[..., Sandbox]) ->
     here = claude(NEXUS_BATCH_THRESHOLD="1")
     one = Reader(here, lambda: patient_worker(here))
     one.execute(DOCS / "cost.md")
+    assert one.printed == ""
+
+
+def test_the_page_on_models_prints_what_it_says(deploy: Callable[..., Sandbox], standin: StandIn) -> None:
+    standin.models.add("qwen3:8b")
+    here = deploy(
+        **{
+            **standin.environment(),
+            **standin.openai_environment(),
+            "NEXUS_MODEL": "anthropic",
+            "NEXUS_MODEL_REFLECT": "offline",
+            "NEXUS_MODEL_DIGEST": "openai/qwen3:8b",
+        }
+    )
+    one = reader(here)
+    one.execute(DOCS / "models.md")
     assert one.printed == ""
 
 

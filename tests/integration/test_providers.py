@@ -331,3 +331,20 @@ def test_dreams_are_answered_with_and_without_batches(deploy: Deploy, provider: 
     work()
     assert here.sql("SELECT 1 FROM model_calls WHERE purpose = 'digest' AND cost_usd > 0")
     assert Decimal(here.sql("SELECT sum(cost_usd) FROM model_calls")[0][0]) > 0
+
+
+def test_each_purpose_has_its_provider(deploy: Deploy) -> None:
+    with StandIn() as standin:
+        both = {**standin.environment(), **standin.openai_environment(), "NEXUS_MODEL": "anthropic"}
+        here = deploy(
+            **both, NEXUS_MODEL_REFLECT="offline", NEXUS_MODEL_DIGEST="openai/small", NEXUS_REFLECT_MIN_NEW="1"
+        )
+        say("I drink green tea every morning before work.")
+        say("I drink green tea each morning before I work.", session="other")
+        Nexus().end_session(NAMESPACE, "chat")
+        work()
+        asked = {call.purpose: call.params["model"] for call in standin.counters.requests}
+    assert asked == {"derive": "claude-haiku-5-5", "digest": "small"}
+    paid = dict(here.sql("SELECT DISTINCT purpose, model FROM model_calls"))
+    assert paid == {"derive": "claude-haiku-5-5", "digest": "small", "reflect": "offline"}
+    assert here.sql("SELECT 1 FROM dead_letters") == []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nexus_tasks.errors import ConfigurationError, Misconfigured
 from nexus_tasks.llm.client_holder import ClientHolder
 from nexus_tasks.llm.openai.errors import REMEDY, job_error
+from nexus_tasks.llm.server_errors import redact
 
 if TYPE_CHECKING:  # importing the SDK costs about a second
     import openai
@@ -103,7 +104,9 @@ def _build(settings: Settings) -> openai.OpenAI:
         return openai.OpenAI(base_url=own_address(settings), api_key=key, **options)
     except openai.OpenAIError as error:
         raise job_error(error) from None
-    except (httpx2.InvalidURL, ValueError) as error:
+    except httpx2.InvalidURL as error:
         raise Misconfigured(
             f"The address of the model server is malformed ({type(error).__name__}).", remedy=REMEDY
         ) from None
+    except ValueError as error:  # Azure's version of the API is missing
+        raise Misconfigured(f"The client of the model server cannot be made: {redact(str(error))}") from None
