@@ -152,6 +152,8 @@ class ConfigurationError(NexusError):
 class MissingExtra(ConfigurationError):
     """An optional dependency is not installed."""
 
+    default_remedy = "Install the extra, such as `pip install 'nexus-tasks[langgraph]'`."
+
 
 class SchemaOutdated(NexusError):
     """The database schema is not the one this version needs."""

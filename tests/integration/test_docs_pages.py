@@ -45,6 +45,7 @@ INLINE = (
     "tenants",
 )
 ELSEWHERE = {
+    "adapters": "tests/adapters/test_page.py",
     "README": "tests/acceptance/test_first_pages.py",
     "tutorial": "tests/acceptance/test_first_pages.py",
     "http": "tests/integration/test_http_page.py",

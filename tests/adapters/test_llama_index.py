@@ -1,0 +1,62 @@
+"""LlamaIndex's `Memory` with a block of long-term memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nexus_tasks import Nexus
+from tests.adapters.frameworks import needs
+from tests.integration.inline import work
+
+needs("llama_index")
+
+from llama_index.core.llms import ChatMessage  # noqa: E402
+from llama_index.core.memory import Memory  # noqa: E402
+
+from nexus_tasks.integrations.llama_index import NexusMemoryBlock  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+
+def memory_of(nexus: Nexus, session_id: str, token_limit: int = 60) -> Memory:
+    block = NexusMemoryBlock(nexus=nexus, namespace="acme", author="ann")
+    return Memory.from_defaults(
+        session_id=session_id, token_limit=token_limit, token_flush_size=10, memory_blocks=[block]
+    )
+
+
+def test_what_leaves_the_short_term_memory_is_remembered_and_recalled(nexus: Nexus) -> None:
+    async def talk() -> None:
+        first = memory_of(nexus, "chat-1")
+        assert await first.aget() == []
+        await first.aput(ChatMessage(role="user", content="I moved to Lisbon in March."))
+        for number in range(6):
+            await first.aput(ChatMessage(role="assistant", content=f"That is good to know, number {number}."))
+            await first.aput(ChatMessage(role="user", content=f"Thank you, again, for the number {number}."))
+        said = nexus.session("acme", "chat-1").said
+        assert (said[0].role, said[0].author, said[0].content) == ("user", "ann", "I moved to Lisbon in March.")
+        work()
+        second = memory_of(nexus, "chat-2", token_limit=4_000)
+        await second.aput(ChatMessage(role="user", content="Which city did I move to?"))
+        told = await second.aget()
+        assert told[0].role.value == "system"
+        assert "Lisbon" in str(told[0].content)
+
+    asyncio.run(talk())
+
+
+def test_equal_turns_stay_two_and_system_prompts_are_left_out(nexus: Nexus) -> None:
+    block = NexusMemoryBlock(nexus=nexus, namespace="acme")
+    messages = [
+        ChatMessage(role=role, content=text) for role, text in (("system", "Be brief."), ("user", "ok"), ("user", "ok"))
+    ]
+    asyncio.run(block.aput(messages, session_id="chat"))
+    assert [one.content for one in nexus.session("acme", "chat").said] == ["ok", "ok"]
+
+
+def test_a_block_is_truncated_at_a_line(nexus: Nexus) -> None:
+    block = NexusMemoryBlock(nexus=nexus, namespace="acme")
+    assert asyncio.run(block.atruncate("one\ntwo\nthree\n", 1)) == "one\ntwo\n"
+    assert asyncio.run(block.atruncate("one\ntwo\n", 100)) is None

@@ -1,0 +1,118 @@
+"""The examples with FastAPI and Django: real Celery projects that also run our jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.embedded.urls import celery_url
+from tests.adapters.frameworks import needs
+from tests.integration.test_examples import FOLDER, environment_of, worker
+from tests.rabbitmq import free_ports
+from tests.sandbox import Sandbox, eventually
+
+needs("django")
+needs("fastapi")
+
+pytestmark = pytest.mark.long
+QUEUES = ("celery", "derive", "digest", "reflect", "capture", "maintenance", "urgent")
+
+
+@pytest.fixture
+def broker(here: Sandbox) -> Iterator[str]:
+    """The Redis of all tests, with the queues of the example's application: deleted afterwards."""
+    yield celery_url(here.servers.redis_url)
+    for key in QUEUES:
+        here.redis().delete(key, f"_kombu.binding.{key}")
+
+
+def test_a_fastapi_service_stores_and_finds(here: Sandbox, broker: str) -> None:
+    environment = environment_of(here, CHAT_BROKER_URL=broker)
+    url = f"http://127.0.0.1:{(port := free_ports(1)[0])}"
+    command = [sys.executable, "-m", "uvicorn", "fastapi_app:api", "--port", str(port), "--log-level", "warning"]
+    with worker("fastapi_app:celery", here.folder, environment) as log:
+        server = subprocess.Popen(command, env=environment, cwd=here.folder)
+        try:
+
+            def said() -> bool:
+                try:
+                    told = httpx2.post(f"{url}/chats/1", json={"user": "ann", "text": "I moved to Lisbon."})
+                except httpx2.ConnectError:
+                    return False
+                return told.status_code == 200
+
+            eventually(said)
+            ask = {"query": "where does ann live?"}
+            found = eventually(lambda: httpx2.get(f"{url}/facts", params=ask).json(), why=log.read_text())
+            assert "Lisbon" in found[0]
+        finally:
+            server.kill()
+            server.wait()
+
+
+ORDERS = """
+import django
+django.setup()
+from django.db import transaction
+from shop.models import Order
+with transaction.atomic():
+    Order.objects.create(customer="ann", text="I order green tea every month.")
+try:
+    with transaction.atomic():
+        Order.objects.create(customer="ben", text="I order coffee every month.")
+        raise RuntimeError
+except RuntimeError:
+    pass
+# As after a crash between the commit and the request for the job: the row alone wants it.
+Order.objects.bulk_create([Order(customer="cleo", text="I order cocoa every month.")])
+"""
+LEFT = """
+import django
+django.setup()
+from shop.models import Order
+print(Order.objects.filter(wants_memory=True).count())
+"""
+
+
+def test_a_django_models_save_is_remembered_if_its_transaction_commits(here: Sandbox, broker: str) -> None:
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("django-shop")
+    environment = environment_of(
+        here,
+        SHOP_BROKER_URL=broker,
+        SHOP_DATABASE=str(here.folder / "shop.sqlite3"),
+        DJANGO_SETTINGS_MODULE="shop.settings",
+    )
+    environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER / "django_shop"), environment["PYTHONPATH"]])
+
+    def django(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            cwd=here.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    django(str(FOLDER / "django_shop" / "manage.py"), "migrate", "--verbosity", "0")
+    with worker("shop", here.folder, environment) as log:
+        django("-c", ORDERS)
+
+        def known() -> bool:
+            facts = {fact.content for fact in nexus.memories("django-shop", levels=["explicit"])}
+            return {"I order green tea every month.", "I order cocoa every month."} <= facts
+
+        eventually(known, why=log.read_text())
+        eventually(lambda: django("-c", LEFT).strip() == "0")
+    said = {memory.content for memory in nexus.memories("django-shop", levels=["raw"])}
+    assert said == {"I order green tea every month.", "I order cocoa every month."}
