@@ -39,6 +39,7 @@ FILE_LINE_BYTES = 33_554_432
 # --- MCP and the API over HTTP ----------------------------------------------------------------------------------------
 HTTP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
 HTTP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
+HTTP_OPEN_BODY_BYTES = 10_000  # of a request to a path that needs no token; beyond: status 413
 HTTP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
 HTTP_NAMESPACE_REQUESTS = 32  # of a namespace, open at a time; beyond: status 429. 8 of them run, the others wait
 HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408

@@ -113,3 +113,12 @@ def test_mcp_opens_no_stream(here: Sandbox) -> None:
         accept = {"Accept": "text/event-stream"}
         refused = httpx2.get(f"http://{LOOPBACK}:{port}/mcp", headers=bearer(token) | accept, timeout=10)
         assert (refused.status_code, refused.headers["Allow"]) == (405, "POST")
+
+
+def test_a_client_without_a_token_fills_no_memory(here: Sandbox) -> None:
+    with serving("api", here) as (port, [token, _]):
+        url = f"http://{LOOPBACK}:{port}"
+        for path in ("/browser/key", "/readyz", "/", "/nowhere"):
+            assert httpx2.post(url + path, content=b"x" * 20_000, timeout=20).status_code == 413, path
+        long = {"query": "x" * 20_000}
+        assert httpx2.post(f"{url}/v1/search", json=long, headers=bearer(token), timeout=20).status_code == 200

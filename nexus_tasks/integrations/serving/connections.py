@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nexus_tasks import limits
 from nexus_tasks.integrations.serving import problems
+from nexus_tasks.integrations.serving.access import current
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
 
@@ -113,6 +114,8 @@ class LimitedConnection(H11Protocol):
 class BodyLimit:
     """ASGI middleware that answers 413 to a request whose body is too long, and passes on any other request.
 
+    A request without a valid token may have only a short body. Otherwise clients without a token could fill the memory.
+
     Args:
         app: the application behind this one.
         streamed: paths whose bodies ``app`` reads, and limits, by itself.
@@ -127,12 +130,13 @@ class BodyLimit:
         if scope["type"] != "http" or scope["path"] in self.streamed:
             await self.app(scope, receive, send)
             return
+        most = limits.HTTP_BODY_BYTES if current.get() is not None else limits.HTTP_OPEN_BODY_BYTES
         read, size = list[Message](), 0
         while not read or (read[-1]["type"] == "http.request" and read[-1].get("more_body")):
             read.append(await receive())
             size += len(read[-1].get("body", b""))
-            if size > limits.HTTP_BODY_BYTES:
-                said = f"The body has more than {limits.HTTP_BODY_BYTES:,} bytes. Send less in one call."
+            if size > most:
+                said = f"The body has more than {most:,} bytes. Send less in one call."
                 await problems.problem(413, said, headers={"Connection": "close"})(scope, receive, send)
                 return
         read.reverse()
