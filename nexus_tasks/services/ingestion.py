@@ -175,8 +175,7 @@ class SessionWriter:
             self.tx, self.deployment.settings, stored.session, by_default=by_default, observe=observe
         )
         self._observe = noted or self._observe
-        # An extraction (of topics and facts from the session) that was held back until the next message is due now.
-        self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
+        self._extract = stored.extract or self._extract
         return stored
 
     def _each_id_once(self, messages: Sequence[Message], *, last: bool) -> list[Message]:

@@ -47,22 +47,36 @@ def insert_rows(
     """
     if not rows:
         return []
-    result = tx.execute(
-        _statement(model, tuple(rows[0]), tuple(computed.items()), returning, on_conflict),
-        {"rows": json.dumps([dict(row) for row in rows], default=_as_json)},
-    )
+    statement = _statement(model, tuple(rows[0]), tuple(computed.items()), returning, on_conflict)
+    result = tx.execute(statement, {"rows": as_json(rows)})
     return [tuple(row) for row in result] if returning else []
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """The parameter ``rows`` of an :func:`insert_statement`."""
+    return json.dumps([dict(row) for row in rows], default=_as_json)
 
 
 @lru_cache(maxsize=64)
 def _statement(
     model: type[Base], columns: tuple[str, ...], computed: tuple[tuple[str, str], ...], returning: str, on_conflict: str
 ) -> TextClause:
+    return text(insert_statement(model, columns, computed, returning, on_conflict))
+
+
+def insert_statement(
+    model: type[Base],
+    columns: Sequence[str],
+    computed: Sequence[tuple[str, str]] = (),
+    returning: str = "",
+    on_conflict: str = "",
+) -> str:
+    """The SQL of :func:`insert_rows`, whose one parameter is ``:rows``; it may also be a part of a larger statement."""
     table = cast(Table, model.__table__)
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     typed = ", ".join(f"{name} {table.c[name].type.compile(dialect)}" for name in columns)
     named = ", ".join(columns)
-    return text(
+    return (
         f"INSERT INTO {table.name} ({', '.join((*columns, *dict(computed)))})"
         f" SELECT {', '.join((*columns, *dict(computed).values()))}"
         f" FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS ({typed}))"

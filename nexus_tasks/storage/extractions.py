@@ -60,22 +60,6 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
     return noted.first() is not None
 
 
-def release_held(tx: Transaction, session_id: int) -> bool:
-    """Make a session's extraction wanted if its state is ``held``. Returns whether the state was ``held``.
-
-    The state ``held`` means that a tool call of the session has no result yet. Call this function after a message of
-    the session is stored, because the message may be the result.
-    """
-    noted = tx.execute(
-        update(Extraction)
-        .where(Extraction.session_id == session_id, Extraction.state == "held")
-        .values(state="wanted")
-        .returning(Extraction.id)
-        .execution_options(synchronize_session=False)
-    )
-    return noted.first() is not None
-
-
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
     """Set the state of an extraction to ``idle`` or ``held``. In these states, the row asks for no job.
 

@@ -13,15 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import select, text
+from sqlalchemy import TextClause, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm.attributes import set_committed_value
 
 from nexus_tasks.storage import embeddings, sessions
-from nexus_tasks.storage.bulk import insert_rows
+from nexus_tasks.storage.bulk import as_json, insert_statement
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, Memory, SessionRow
+from nexus_tasks.storage.models import Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import CitedMemory, Message, Standing, standing_rank, to_utc
 
@@ -36,13 +38,15 @@ class StoredMessages:
 
     ``memory_ids`` are the ids of the new messages, in the order of the conversation. ``duplicates`` counts the messages
     that the session had already. ``observers`` are the observers that get facts from the new messages. ``session``
-    stays locked until the transaction ends.
+    stays locked until the transaction ends. ``extract`` says that an extraction which was held until the next message
+    is wanted now.
     """
 
     session: SessionRow
     memory_ids: tuple[int, ...]
     duplicates: int
     observers: tuple[str, ...]
+    extract: bool
 
 
 class KnownMessage(NamedTuple):
@@ -108,22 +112,16 @@ def store(
     replaced = on_change(session, changed) if changed else ()
     new |= {key: changed[key][1] for key in replaced}
     places = {key: known[key] for key in replaced}
-    ids = _insert(tx, session, new, places, now or datetime.now(UTC), time_zone) if new else []
-    if ids:
-        # A new message opens an ended session again. Setting the values on the locked object saves the transaction a
-        # second read of the row.
-        session.last_seq, session.ended_at = session.last_seq + len(ids) - len(places), None
-        tx.flush()
-        rows = [
-            {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
-            for memory_id in ids
-            for observer in observers
-        ]
-        insert_rows(tx, Derivation, rows)
-        if not observers:
-            embeddings.record_gap(tx, namespace_id)  # no derivation will embed these messages, so `embed_memories` must
+    rows = _rows(session, new, places, now or datetime.now(UTC), time_zone)
+    ids, extract = _append(tx, session, rows, observers, longer=len(new) - len(places)) if rows else ([], False)
+    if ids and not observers:
+        embeddings.record_gap(tx, namespace_id)  # no derivation will embed these messages, so `embed_memories` must
     return StoredMessages(
-        session=session, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
+        session=session,
+        memory_ids=tuple(ids),
+        duplicates=len(messages) - len(ids),
+        observers=tuple(observers),
+        extract=extract,
     )
 
 
@@ -149,37 +147,40 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
 
 
 def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> SessionRow:
+    known = sessions.find(tx, namespace_id, session_key, lock=True)
+    if known is not None:
+        return known
     made = upsert(SessionRow).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
     new: SessionRow | None = tx.scalar(made.returning(SessionRow))
     return new or sessions.get(tx, namespace_id, session_key, lock=True)
 
 
+_KNOWN = text(
+    """
+    SELECT message_key, id, seq, occurred_at, content, author, role, data FROM memories
+    WHERE namespace_id = :namespace_id AND session_id = :session_id AND level = 'raw'
+      AND message_key = ANY(CAST(:keys AS text[]))
+    """
+)
+
+
 def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> dict[str, KnownMessage]:
     """Those of ``keys`` that belong to a stored message of the session: key → message."""
-    query = select(
-        Memory.message_key,
-        *(Memory.id, Memory.seq, Memory.occurred_at, Memory.content, Memory.author, Memory.role, Memory.data),
-    ).where(
-        Memory.namespace_id == session.namespace_id,
-        Memory.session_id == session.id,
-        Memory.level == "raw",
-        Memory.message_key.in_(keys),
-    )
-    rows = tx.execute(query).all()
+    values = {"namespace_id": session.namespace_id, "session_id": session.id, "keys": list(keys)}
+    rows = tx.execute(_KNOWN, values).all()
     return {
         str(row[0]): KnownMessage._make((*row[1:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows
     }
 
 
-def _insert(
-    tx: Transaction,
+def _rows(
     session: SessionRow,
     new: dict[str, Message],
     places: Mapping[str, KnownMessage],
     now: datetime,
     time_zone: str,
-) -> list[int]:
-    """Insert messages at the end of the session, or at the places of the messages that they replace."""
+) -> list[dict[str, Any]]:
+    """The rows of new messages at the end of the session, or at the places of the messages that they replace."""
     # A message from the future counts as said now. Otherwise nothing that is said later could ever replace it.
     latest = datetime.now(UTC) + SKEW
     last, rows = session.last_seq, []
@@ -209,7 +210,46 @@ def _insert(
                 "erase_expired": message.erase_expired,
             }
         )
-    return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
+    return rows
+
+
+def _append(
+    tx: Transaction, session: SessionRow, rows: Sequence[Mapping[str, Any]], observers: Sequence[str], *, longer: int
+) -> tuple[list[int], bool]:
+    """Insert the rows of messages. Returns their ids, and whether an extraction that was held is wanted now.
+
+    Args:
+        longer: by how many messages the session becomes longer.
+    """
+    last = session.last_seq + longer
+    values = {"session_id": session.id, "observers": list(observers), "last_seq": last, "rows": as_json(rows)}
+    found = tx.execute(_append_statement(tuple(rows[0])), values).all()
+    # The statement has changed the session's row. The object here gets the same values without a second statement.
+    set_committed_value(session, "last_seq", last)
+    set_committed_value(session, "ended_at", None)
+    return [memory_id for memory_id, _ in found], any(extract for _, extract in found)
+
+
+@lru_cache(maxsize=4)
+def _append_statement(columns: tuple[str, ...]) -> TextClause:
+    # One statement, because a round trip to Postgres takes longer than the insert of a message. A new message opens an
+    # ended session again. An extraction is `held` while a tool call has no result; the new message may be the result.
+    return text(
+        f"""
+        WITH new AS ({insert_statement(Memory, columns, returning="id, namespace_id, session_id")}),
+        wanted AS (
+            INSERT INTO derivations (namespace_id, memory_id, session_id, observer)
+            SELECT new.namespace_id, new.id, new.session_id, o.name
+            FROM new CROSS JOIN unnest(CAST(:observers AS text[])) WITH ORDINALITY AS o (name, position)
+            ORDER BY new.id, o.position
+        ), longer AS (
+            UPDATE sessions SET last_seq = :last_seq, ended_at = NULL WHERE id = :session_id
+        ), released AS (
+            UPDATE extractions SET state = 'wanted' WHERE session_id = :session_id AND state = 'held' RETURNING id
+        )
+        SELECT id, EXISTS (SELECT FROM released) FROM new ORDER BY id
+        """
+    )
 
 
 @dataclass(frozen=True)

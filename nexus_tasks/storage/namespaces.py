@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
@@ -57,6 +57,7 @@ def _settings(row: Any) -> NamespaceSettings:
     )
 
 
+_FIND = select(Namespace.__table__).where(Namespace.name == bindparam("name"))
 USABLE = ("here", "draining", "leaving")  # the residences of namespaces that can be read here
 
 
@@ -67,7 +68,7 @@ def find(tx: Transaction, name: str) -> NamespaceSettings | None:
         NamespaceMoved: another cell has the namespace.
         NamespaceMoving: the namespace is arriving from another cell, and cannot be used yet.
     """
-    row = tx.scalar(select(Namespace).where(Namespace.name == name))
+    row = tx.execute(_FIND, {"name": name}).first()
     if row is None:
         return None
     if row.residence == "leaving":

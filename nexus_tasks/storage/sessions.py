@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, text, update
+from sqlalchemy import Row, bindparam, func, select, text, update
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage import digest_requests
@@ -16,15 +16,18 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.types import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo, as_stored
 
+_FIND = select(SessionRow).where(
+    SessionRow.namespace_id == bindparam("namespace_id"), SessionRow.session_key == bindparam("session_key")
+)
+# With ``populate_existing``, the row is read again after the lock is taken, because another transaction may have
+# changed the row after this transaction first read it.
+_FIND_AND_LOCK = _FIND.with_for_update().execution_options(populate_existing=True)
+
 
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow | None:
     """The session, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
-    query = select(SessionRow).where(
-        SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
-    )
-    # With ``populate_existing``, the row is read again after the lock is taken, because another transaction may have
-    # changed the row after this transaction first read it.
-    return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
+    values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}
+    return tx.scalar(_FIND_AND_LOCK if lock else _FIND, values)
 
 
 def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow:

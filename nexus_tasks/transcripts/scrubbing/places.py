@@ -250,6 +250,11 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
 
 
 @cache
+def _credential_starts() -> frozenset[str]:
+    return frozenset(start for _, starts, _ in _credential_patterns() for start in starts)
+
+
+@cache
 def _cookies() -> re.Pattern[str]:
     return re.compile(
         r"(?i:\b(?:set-)?cookie)\\{0,4}[\"']?\s{0,4}:\s{0,4}\\{0,4}[\"']?([\w.!$-]{1,100}=[^\n\"'\\]{1,8000})"
@@ -259,9 +264,10 @@ def _cookies() -> re.Pattern[str]:
 def scrub_headers(text: str) -> str:
     """``text`` without credentials in headers, cookies and command-line options."""
     lowered = text.lower()
-    for kind, starts, pattern in _credential_patterns():
-        if any(start in lowered for start in starts):
-            text = _without_credentials(text, kind, starts, pattern())
+    if present := {start for start in _credential_starts() if start in lowered}:
+        for kind, starts, pattern in _credential_patterns():
+            if not present.isdisjoint(starts):
+                text = _without_credentials(text, kind, starts, pattern())
     return _cookies().sub(_without_cookie_values, text) if "ookie" in lowered else text
 
 

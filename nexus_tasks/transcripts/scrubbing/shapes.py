@@ -8,7 +8,7 @@ from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
-from nexus_tasks.transcripts.scrubbing.token_formats import FORMATS
+from nexus_tasks.transcripts.scrubbing.token_formats import FORMATS, Format
 
 _ESCAPED = lazy(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
 # The text between two literals that code joins, for example in "AKIA" + "…" or 'sk-' 'ant'. The code may be a part of a
@@ -51,18 +51,38 @@ def _aws_secrets(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
+@cache
+def _by_mark() -> dict[str, list[int]]:
+    """The formats of each mark, as positions in ``FORMATS``."""
+    found = dict[str, list[int]]()
+    for position, shape in enumerate(FORMATS):
+        for mark in shape.marks:
+            found.setdefault(mark, []).append(position)
+    return found
+
+
+def _formats_of(text: str) -> list[Format]:
+    """The formats that have a mark in ``text``.
+
+    Every message passes here, and most have few marks. One comprehension over all marks takes a fifth of the time of a
+    loop over the formats.
+    """
+    known = _by_mark()
+    positions = {position for mark in [mark for mark in known if mark in text] for position in known[mark]}
+    return [FORMATS[position] for position in sorted(positions)]
+
+
 def _spans(text: str) -> list[tuple[int, int, str]]:
     """The start, end and kind of every token, in the order of the text. The spans do not overlap."""
     found = list[tuple[int, int, str]]()
-    for shape in FORMATS:
-        if any(mark in text for mark in shape.marks):
-            for match in _compiled(shape.pattern).finditer(text):
-                start = match.start()
-                if shape.inner:
-                    start = _token_start(text, start)
-                elif shape.wordlike and _inside_a_word(text, start):
-                    continue
-                found.append((start, match.end(), shape.kind))
+    for shape in _formats_of(text):
+        for match in _compiled(shape.pattern).finditer(text):
+            start = match.start()
+            if shape.inner:
+                start = _token_start(text, start)
+            elif shape.wordlike and _inside_a_word(text, start):
+                continue
+            found.append((start, match.end(), shape.kind))
     if "AKIA" in text or "ASIA" in text:
         found += _aws_secrets(text)
     found.sort(key=lambda span: (span[0], -span[1]))
