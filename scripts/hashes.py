@@ -2,7 +2,8 @@
 
     python scripts/hashes.py
 
-writes ``requirements-image.txt`` (the package's dependencies with the extra ``flower``) and ``requirements-build.txt``
+writes ``requirements-image.txt`` (the package's dependencies with the extras ``flower``, ``http`` and ``mcp``) and
+``requirements-build.txt``
 (what builds the wheel). pip resolves them for the image's Python on each of its processors, from the registry
 that pip is configured for, within ``constraints.txt``. The files hold names, versions and hashes, and no address.
 """
@@ -53,7 +54,8 @@ def main() -> None:
     """Write both files."""
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = described["project"]
-    write(ROOT / "requirements-image.txt", project["dependencies"] + project["optional-dependencies"]["flower"])
+    extras = [one for extra in ("flower", "http", "mcp") for one in project["optional-dependencies"][extra]]
+    write(ROOT / "requirements-image.txt", project["dependencies"] + extras)
     write(ROOT / "requirements-build.txt", described["build-system"]["requires"])
 
 

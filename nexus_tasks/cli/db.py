@@ -16,11 +16,22 @@ app = typer.Typer(help="Check and upgrade the database's schema; change the embe
 
 
 @app.command()
-def upgrade(json: Json = False) -> None:
+def upgrade(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing: say what would be done, what is locked and for how long.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Upgrade the database to the schema that this version needs. Several machines may run this command at once."""
     found, needed, url = _versions()
     if found != needed:
         _refuse_newer(found, needed)
+    if check:
+        from nexus_tasks.cli.upgrade_check import report
+        from nexus_tasks.storage.upgrade_plan import plan
+
+        report(plan(url), json=json)
+        return
     from nexus_tasks.storage.schema import upgrade
 
     upgrade(url)  # without a missing migration too: the role for row-level security may have been made meanwhile

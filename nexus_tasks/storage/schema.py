@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
+from psycopg.errors import LockNotAvailable
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from nexus_tasks.storage import tenancy
@@ -20,6 +23,8 @@ log = logging.getLogger(__name__)
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
 _MIGRATIONS = Path(__file__).with_name("migrations")
+_LOCK_MS = 5_000  # a migration waits so long for the lock of a table
+_TRY_SECONDS = 600.0  # and tries again for so long
 
 
 def config(url: str) -> Config:
@@ -34,6 +39,8 @@ def config(url: str) -> Config:
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Run the missing migrations up to ``revision``. Several processes may call this function at once.
+
+    Each migration commits by itself. After an error, the next call goes on with the migration that failed.
 
     Then make the role and the policies of row-level security (see ``tenancy.py``), if this user may.
 
@@ -55,19 +62,43 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def _run(url: str, revision: str, *, up: bool) -> None:
-    from alembic import command
-
-    settings = config(url)
     engine = make_engine(url, poolclass=NullPool)
     try:
-        with translated(), engine.begin() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            settings.attributes["connection"] = connection
-            (command.upgrade if up else command.downgrade)(settings, revision)
-            if up and revision == "head" and (why := tenancy.install(connection)):
-                log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
+        # The lock is held by a transaction of its own, because a session's lock would outlive this process in a pooler.
+        with translated(), engine.begin() as guard:
+            guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            guard.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            _migrate(engine, config(url), revision, up=up)
+            if up and revision == "head":
+                with engine.begin() as connection:
+                    if why := tenancy.install(connection):
+                        log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:
         engine.dispose()
+
+
+def _migrate(engine: Engine, settings: Config, revision: str, *, up: bool) -> None:
+    """Run the migrations, each in a transaction of its own.
+
+    A statement that waits for the lock of a table holds up every later statement on the table. So a migration waits
+    for at most 5 s, then lets the others pass and tries again. After 10 minutes its error is raised.
+    """
+    from alembic import command
+
+    until = time.monotonic() + _TRY_SECONDS
+    while True:
+        with engine.connect() as connection:
+            connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
+            connection.commit()
+            settings.attributes["connection"] = connection
+            try:
+                (command.upgrade if up else command.downgrade)(settings, revision)
+                return
+            except OperationalError as error:
+                if not isinstance(error.orig, LockNotAvailable) or time.monotonic() > until:
+                    raise
+                log.warning("Another transaction holds a table that the migration needs; it tries again in 5 s.")
+        time.sleep(_LOCK_MS / 1000)
 
 
 def versions(url: str) -> tuple[str | None, str]:

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema
+from nexus_tasks.storage.upgrade_plan import _step, plan
 from tests.databases import administer
 from tests.sandbox import eventually
 
@@ -142,3 +144,75 @@ def test_a_message_that_comes_while_postings_are_written_anew_waits_and_is_index
         written.result(60)
         assert watching.execute(text("SELECT DISTINCT memory_id, namespace_id FROM postings")).all() == [(1, 1)]
     engine.dispose()
+
+
+def test_a_migration_lets_others_pass_while_it_cannot_have_a_table(
+    empty: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dump reads ``namespaces`` for long: the upgrade must not hold up everybody who comes after it."""
+    monkeypatch.setattr(schema, "_LOCK_MS", 200)
+    schema.upgrade(empty, "0023")
+    engine = create_engine(empty)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as dump:
+            dump.execute(text("SELECT count(*) FROM namespaces"))
+            upgraded = pool.submit(schema.upgrade, empty)
+            eventually(lambda: "tries again" in caplog.text)
+            with engine.begin() as reader:
+                reader.execute(text("SET lock_timeout = '2s'"))
+                reader.execute(text("SELECT count(*) FROM namespaces"))
+        upgraded.result(60)
+    engine.dispose()
+    found, needed = schema.versions(empty)
+    assert found == needed
+
+
+def test_migrations_before_one_that_fails_stay_and_the_next_call_goes_on(empty: str) -> None:
+    schema.upgrade(empty, "0023")
+    engine = create_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE observation_generations (id int)"))  # is in the way of 0025
+    with pytest.raises(Exception, match="already exists"):
+        schema.upgrade(empty)
+    assert schema.versions(empty)[0] == "0024"
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE observation_generations"))
+    engine.dispose()
+    schema.upgrade(empty)
+    found, needed = schema.versions(empty)
+    assert found == needed
+
+
+# --- what an upgrade will do ------------------------------------------------------------------------------------------
+def test_a_plan_names_each_missing_migration_its_locks_and_its_time(empty: str) -> None:
+    schema.upgrade(empty, "0016")
+    engine = create_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE pg_class SET reltuples = 2e6 WHERE relname = 'memories'"))
+    engine.dispose()
+    found = plan(empty)
+    assert [step.revision for step in found.steps][:2] == ["0017", "0018"]
+    assert (found.found, found.memories) == ("0016", 2_000_000)
+    by = {step.revision: step for step in found.steps}
+    assert by["0023"].locks == {"memories": "readers and writers", "postings": "searches"}
+    assert by["0023"].seconds > 60
+    assert not by["0023"].old_workers
+    assert by["0024"].locks == {}
+    assert by["0024"].old_workers
+    assert not found.old_workers
+    assert schema.versions(empty)[0] == "0016"
+
+
+def test_a_plan_of_an_empty_and_of_a_new_database(empty: str) -> None:
+    assert plan(empty).steps[0].revision == "0001"
+    assert plan(empty).seconds == 0
+    schema.upgrade(empty)
+    assert plan(empty).steps == ()
+
+
+def test_every_migration_says_in_a_sentence_what_it_does() -> None:
+    scripts = ScriptDirectory.from_config(schema.config("postgresql://nobody@127.0.0.1:1/none"))
+    for script in scripts.walk_revisions():
+        says = _step(script, 0).says
+        assert says[-1] in ".:", says
+        assert 20 < len(says) < 200, says

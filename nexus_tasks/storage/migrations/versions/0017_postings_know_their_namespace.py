@@ -12,6 +12,10 @@ down_revision = "0016"
 branch_labels = None
 depends_on = None
 
+# See upgrade_plan.py.
+LOCKS = {"memories": "writers", "postings": "searches"}
+SECONDS_PER_MILLION_MEMORIES = 17
+
 _WORDS = """
     SELECT hashtextextended(word.lexeme, memory.namespace_id) AS key, memory.id AS memory_id,
            least(cardinality(word.positions), 32767) AS frequency, whole.length{namespace}

@@ -15,6 +15,9 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
+LOCKS = {"memories": "readers and writers"}  # see upgrade_plan.py
+SECONDS_PER_MILLION_MEMORIES = 10
+
 _SKEW = "interval '1 minute'"
 
 

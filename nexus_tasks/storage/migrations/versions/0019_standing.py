@@ -14,6 +14,9 @@ down_revision = "0018"
 branch_labels = None
 depends_on = None
 
+LOCKS = {"memories": "readers and writers"}  # see upgrade_plan.py
+SECONDS_PER_MILLION_MEMORIES = 22
+
 _ROLES = "CASE {0}.role WHEN 'user' THEN {1} WHEN 'assistant' THEN 3 WHEN 'tool' THEN 2 ELSE 1 END"
 _CONCLUSIONS = """
     UPDATE memories AS m SET standing = rests.standing

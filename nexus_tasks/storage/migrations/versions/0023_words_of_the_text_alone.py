@@ -19,6 +19,11 @@ down_revision = "0022"
 branch_labels = None
 depends_on = None
 
+# See upgrade_plan.py. A worker of the release before would search with other words than the index has.
+LOCKS = {"memories": "readers and writers", "postings": "searches"}
+SECONDS_PER_MILLION_MEMORIES = 238
+OLD_WORKERS = False
+
 # Frequent words that tell a language from the others. The other lists have no word that is
 # frequent in English too.
 _FREQUENT = {
