@@ -40,6 +40,7 @@ INLINE = (
     "limits",
     "mcp",
     "observation",
+    "operating",
     "recall",
     "secrets",
     "tenants",

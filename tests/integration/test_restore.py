@@ -1,0 +1,99 @@
+"""A backup restored into an empty server and Redis: what was wanted is done, and what was paid is not paid again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import Nexus, embedded
+from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.embedded.postgres import binaries
+from tests.integration.inline import NAMESPACE, facts, say
+from tests.integration.test_paid_once import SAID, perspective_locked
+from tests.pages import ROOT, blocks
+from tests.sandbox import Sandbox, eventually
+from tests.standin import StandIn
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+COMMANDS = [text for language, text in blocks(ROOT / "docs" / "operating.md") if language == "sh"]
+
+
+def run(text: str, folder: Path, **variables: str) -> None:
+    """Run a block of the page on operating, in a folder, with variables set."""
+    path = f"{binaries()}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, **variables}
+    subprocess.run(["sh", "-euc", text], cwd=folder, env=environment, check=True, timeout=120)
+
+
+def command(program: str) -> str:
+    [found] = [text for text in COMMANDS if text.strip().startswith(program)]
+    return found
+
+
+def libpq(url: str) -> str:
+    return url.replace("postgresql+psycopg:", "postgresql:")
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[ServerAddresses]:
+    """An empty machine: servers of its own, whose Postgres and Redis are empty."""
+    home = Path(tempfile.mkdtemp(prefix="nexus-elsewhere-"))
+    try:
+        yield embedded.ensure(home, announce=False)
+    finally:
+        embedded.stop(home)
+        shutil.rmtree(home)
+
+
+def half_done(here: Sandbox) -> None:
+    """A deployment as a backup may find it: an answer is paid and saved, its facts are not stored, a digest is due."""
+    say(*SAID)
+    with perspective_locked(here):
+        worker = here.worker()
+        eventually(lambda: here.sql("SELECT 1 FROM saved_answers"))
+        eventually(lambda: here.sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        worker.kill()
+    assert facts() == []
+    Nexus().digest(NAMESPACE, "chat")  # wanted, and no worker does it
+
+
+def goes_on(standin: StandIn) -> None:
+    """Workers do what was wanted, and ask nothing again that is paid."""
+    paid = standin.counters.purposes["derive"]
+    eventually(lambda: len(facts()) == len(SAID), within=60)
+    eventually(lambda: Nexus().status(NAMESPACE).namespaces[0].memories["summary_short"] == 1, within=60)
+    assert standin.counters.purposes["derive"] == paid == 1
+    assert Nexus().status(NAMESPACE).namespaces[0].jobs.dead == 0
+
+
+def test_a_dump_restored_with_an_empty_redis_goes_on(
+    claude: Callable[..., Sandbox], standin: StandIn, elsewhere: ServerAddresses, tmp_path: Path
+) -> None:
+    here = claude(NEXUS_LEASE_SECONDS="1", NEXUS_DERIVE_MAX_WAIT="0")
+    half_done(here)
+    run(command("pg_dump"), tmp_path, DATABASE=libpq(here.database_url))
+    run(command("psql"), tmp_path, RESTORED=libpq(elsewhere.database_url))
+    restored(here, elsewhere, elsewhere.database_url, standin)
+
+
+def restored(here: Sandbox, servers: ServerAddresses, url: str, standin: StandIn) -> None:
+    ours = {"NEXUS_DATABASE_URL": url, "NEXUS_REDIS_URL": servers.redis_url}
+    before = {name: os.environ[name] for name in ours}
+    os.environ.update(ours)
+    try:
+        with here.another():
+            from tests.commandline import nexus
+
+            assert nexus("db", "upgrade").returncode == 0
+            here.worker(**ours)
+            goes_on(standin)
+            assert nexus("doctor", "--canary", "--json").stdout.count('"ok": false') <= 2  # the tests have no beat
+    finally:
+        os.environ.update(before)
