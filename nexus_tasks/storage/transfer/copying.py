@@ -68,6 +68,8 @@ def copy(
         rows[table.name] = was[0]
         done += was[0]
         note(done)
+    # With the statistics of a small table, Postgres would choose plans that take minutes until autovacuum comes.
+    target.execute(text(f"ANALYZE {', '.join([*(table.name for table in TABLES), *sorted(REMADE)])}"))
     return {name: number for name, number in rows.items() if number}
 
 
