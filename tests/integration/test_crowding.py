@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -122,3 +123,16 @@ def test_a_client_without_a_token_fills_no_memory(here: Sandbox) -> None:
             assert httpx2.post(url + path, content=b"x" * 20_000, timeout=20).status_code == 413, path
         long = {"query": "x" * 20_000}
         assert httpx2.post(f"{url}/v1/search", json=long, headers=bearer(token), timeout=20).status_code == 200
+
+
+def test_a_tenant_imports_no_budget(here: Sandbox) -> None:
+    nexus, checker = Nexus(here.deployment), TokenChecker(here.deployment)
+    nexus.create_namespace("acme", budget_usd_per_day=1.0)
+    token = nexus.create_token("acme", "agent", scopes=["read", "write", "erase"]).token
+    settings = {"budget_usd_per_day": None, "scrub": False}
+    lines = [{"format": "nexus-tasks memory", "version": 1, "settings": settings}, {"end": 0}]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    with served(lambda _: application(nexus, "", checker=checker)) as port:
+        url = f"http://{LOOPBACK}:{port}/v1/import"
+        assert httpx2.post(url, content=content, headers=bearer(token), timeout=20).status_code == 403
+    assert nexus.namespace("acme").budget_usd_per_day == 1.0

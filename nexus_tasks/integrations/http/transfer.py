@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from nexus_tasks import limits
 from nexus_tasks.errors import TooLarge
-from nexus_tasks.integrations.http.caller import Reader, Writer
+from nexus_tasks.integrations.http.caller import ChangingOperator, Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.parameters import Namespace
 from nexus_tasks.integrations.http.repeats import repeat
@@ -43,8 +43,11 @@ async def export(caller: Reader, namespace: Namespace = None) -> Response:
     openapi_extra={"requestBody": {"required": True, "content": _LINES}},
 )
 @repeat("no key")
-async def import_(request: Request, caller: Writer, namespace: Namespace = None) -> TransferReceipt:
-    """Read an export into an empty namespace. The body is the export. After an error, nothing is stored."""
+async def import_(request: Request, caller: ChangingOperator, namespace: Namespace = None) -> TransferReceipt:
+    """Read an export into an empty namespace. The body is the export. After an error, nothing is stored.
+
+    Only the operator may: an export has settings, such as the budget.
+    """
     nexus, name = await caller.space(namespace)
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         size = 0
