@@ -35,5 +35,5 @@ def test_the_page(here: Sandbox) -> None:
                 printed, executed = ran.stdout, executed + 1
                 assert (ran.returncode == 0) == ("nobody" not in text), ran.stdout + ran.stderr
                 work()
-    assert executed >= 7
+    assert executed == 6
     assert nexus.search("copy", "where does ann live?")
