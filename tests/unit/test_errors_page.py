@@ -1,4 +1,4 @@
-"""The page on errors says what the classes say, and llms.txt names every page."""
+"""The page on errors says what the classes say, and llms.txt and the site's index name every page."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def test_the_page_on_errors_is_the_module_of_errors() -> None:
 def test_llms_txt_names_every_page() -> None:
     named = set(re.findall(r"\]\(([\w-]+)\.md\)", (DOCS / "llms.txt").read_text(encoding="utf-8")))
     assert named == {page.stem for page in DOCS.glob("*.md")} - {"index"}
+
+
+def test_the_sites_index_names_every_page() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    named = {page for tree in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for page in tree.split()}
+    assert {page.stem for page in DOCS.glob("*.md")} - {"index"} <= named
