@@ -14,7 +14,7 @@ PERIOD = timedelta(days=30)
 def spend(deployment: Deployment, namespace: str | None, since: datetime | None, until: datetime | None) -> SpendReport:
     """See :meth:`nexus_tasks.client.Nexus.spend`."""
     last = to_utc(until) if until else datetime.now(UTC)
-    first = to_utc(since) if since else max(last - PERIOD, datetime.min.replace(tzinfo=UTC) + PERIOD)
+    first = to_utc(since) if since else max(last, datetime.min.replace(tzinfo=UTC) + PERIOD) - PERIOD
     with deployment.database.transaction() as tx:
         known = None if namespace is None else namespaces.get(tx, check_namespace(namespace)).id
         entries = tuple(ledger.spent_by_day(tx, known, first, last))

@@ -47,6 +47,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("memories", "revise", "1", "Ann likes coffee.", *IN),
     ("memories", "pin", "1", *IN),
     ("memories", "unpin", "1", *IN),
+    ("memories", "perspectives", *IN),
     ("sessions", "list", *IN),
     ("sessions", "show", "chat", *IN),
     ("sessions", "end", "chat", *IN),
@@ -96,8 +97,14 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("forget", *IN, "--memory", "1", "--yes"),
     ("jobs", "drop", "--all", "--yes"),
     ("mcp", *IN),
+    ("serve", "--openapi"),
+    ("browse", "--no-open", "--port", "{taken}"),
+    ("cells", "list"),
+    ("cells", "prepare", "none"),
+    ("cells", "move", "acme", "none"),
+    ("cells", "erase", "acme"),
 )
-# These name what does not exist, and say so; `doctor` and `health` miss a worker.
+# These name what does not exist, and say so; `doctor` and `health` miss a worker, and the port of `browse` is taken.
 REFUSED = {
     "sessions undo-log",
     "doctor",
@@ -110,6 +117,11 @@ REFUSED = {
     "undo",
     "tokens rotate",
     "tokens revoke",
+    "browse",
+    "cells list",
+    "cells prepare",
+    "cells move",
+    "cells erase",
 }
 WITH_SERVERS = (("up", "--detach", "--flower"), ("down",), ("demo",))
 DAILY = {"doctor", "hook claude-code", "mcp"}
@@ -168,10 +180,17 @@ def nexus(project: Path, environment: Mapping[str, str], *arguments: str) -> sub
 
 
 def try_commands(here: Sandbox, project: Path, commands: Sequence[Sequence[str]]) -> None:
-    for command in commands:
-        done = nexus(project, here.environment, *command)
-        assert ran_of(project) == [], f"{command} ran code of the current folder"
-        assert (done.returncode == 0) == (name_of(command) not in REFUSED), (command, done.stdout, done.stderr)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        each = [[port if word == "{taken}" else word for word in command] for command in commands]
+        for command in each:
+            _try(here, project, command)
+
+
+def _try(here: Sandbox, project: Path, command: Sequence[str]) -> None:
+    done = nexus(project, here.environment, *command)
+    assert ran_of(project) == [], f"{command} ran code of the current folder"
+    assert (done.returncode == 0) == (name_of(command) not in REFUSED), (command, done.stdout, done.stderr)
 
 
 def the_hooks_process_is_done(here: Sandbox) -> None:

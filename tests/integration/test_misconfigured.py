@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.buffer import SessionBuffer
@@ -119,7 +120,7 @@ def test_a_server_without_pgvector_is_named(monkeypatch: pytest.MonkeyPatch, her
         with here.deployment.database.engine.connect() as connection:
             connection.exec_driver_sql("CREATE EXTENSION nothing_like_this")
 
-    monkeypatch.setattr(schema.command, "upgrade", without)
+    monkeypatch.setattr(command, "upgrade", without)
     with pytest.raises(NexusError) as caught:
         schema.upgrade(here.database_url)
     assert isinstance(caught.value.__cause__.orig, psycopg.errors.FeatureNotSupported)  # type: ignore[union-attr]

@@ -264,7 +264,9 @@ def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind:
     statements = list[str]()
 
     def explain(connection: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:
-        if statement.lstrip().startswith("SELECT") and "set_config" not in statement:
+        # The names of the namespaces that other cells have are read whole: the table has one small row a namespace.
+        of_rows = "set_config" not in statement and "FROM namespaces" not in statement
+        if statement.lstrip().startswith("SELECT") and of_rows:
             plan = connection.connection.cursor().execute("EXPLAIN (ANALYZE) " + statement, values).fetchall()
             statements.append("\n".join(line for (line,) in plan))
 
