@@ -40,8 +40,8 @@ class _OwnProvider:
         if self.made is not None or not self._wanted:
             return self.made
         with self._lock:
+            # Until the provider is made, other threads must come to the lock, or their spans would be lost.
             if self.made is None and self._wanted:
-                self._wanted = False
                 try:
                     self.made = _make()
                 except ImportError:
@@ -50,6 +50,7 @@ class _OwnProvider:
                     log.warning("No span is exported: %s. Correct the OTEL_* variables.", error)
                 else:
                     atexit.register(flush)
+                self._wanted = self.made is not None
             return self.made
 
     def after_fork(self) -> None:
