@@ -167,8 +167,8 @@ def test_the_page_on_cells_works_as_written(
     try:
         reading.execute(page)
         assert reading.printed == ""
-        assert one.sql("SELECT name, residence FROM namespaces") == [("harbour", "here")]
-        assert two.sql("SELECT name, residence FROM namespaces") == [("harbour", "left")]
+        assert one.sql("SELECT name, residence FROM namespaces") == [("quay", "here")]
+        assert two.sql("SELECT name, residence FROM namespaces") == [("quay", "left")]
     finally:
         reading.program["nexus"].cells.close()
         for here in (one, two):

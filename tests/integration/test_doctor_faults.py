@@ -339,6 +339,9 @@ def test_each_fault_is_found_and_its_remedy_ends_it(patient: Patient, monkeypatc
     for one in FAULTS:
         one.plant(patient)
         found = failing()
+        if one.check == "paused" and one.check not in found:
+            one.plant(patient)  # a worker had just lifted the pause: it probes once a minute
+            found = failing()
         found.pop("beat", None)
         if one.check not in found or set(found) > {one.check} | one.also:
             wrong.append(f"{one.check} is planted, but these fail: {found}")

@@ -50,10 +50,13 @@ def works(here: Sandbox, **environment: str) -> Worker:
     Nexus().create_namespace("acme")
     worker = here.worker(*WITH_KINDS, **ROOT, **environment)
     assert play.delay(name="first").wait(60).status == "completed"
-    for command in (["doctor"], ["doctor", "--json", "--canary"], ["status", "--json"], ["metrics"]):
+    for command in (["status", "--json"], ["metrics"], ["doctor"], ["doctor", "--json", "--canary"]):
         done = nexus(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
         hides_the_password(done.stdout + done.stderr)
+        if command[0] != "doctor":
+            assert done.returncode == 0, done.stdout + done.stderr
+    failing = {one["name"] for one in json.loads(done.stdout)["checks"] if not one["ok"]}
+    assert failing <= {"durability", "beat"}, done.stdout  # the tests' servers keep nothing, and no beat runs
     hides_the_password(worker.text())
     return worker
 
