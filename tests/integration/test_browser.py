@@ -19,6 +19,7 @@ from nexus_tasks.types import TOKEN_SCOPES
 from nexus_tasks.types.hidden_characters import show_hidden
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.served import served
+from tests.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("here")
 ROOT = Path(__file__).parents[2]
@@ -125,3 +126,15 @@ def test_the_page_shows_the_same_characters_as_the_commands() -> None:
     for code in range(0x3000):
         assert bool(re.fullmatch(single, chr(code))) == (show_hidden(chr(code)) != chr(code)), hex(code)
     assert tags == r"\udb40[\udc00-\udc7f]"  # U+E0000 to U+E007F in UTF-16
+
+
+def test_the_page_of_a_limited_process_shows_no_other_namespace(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    for namespace in ("mine", "theirs"):
+        Nexus().remember(namespace, f"The secret of {namespace}.")
+    monkeypatch.setenv("NEXUS_NAMESPACES", "mine")
+    with here.another(), browsing(write=True) as (client, visit):
+        enter(client, visit)
+        listed = client.get("/v1/memories", params={"namespace": "mine"}).json()["memories"]
+        assert [one["content"] for one in listed] == ["The secret of mine."]
+        assert client.get("/v1/memories", params={"namespace": "theirs"}).status_code == 403
+        assert [one["namespace"] for one in client.get("/v1/namespaces").json()["namespaces"]] == ["mine"]
