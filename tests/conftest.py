@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -62,6 +63,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the node, and what should not have been started."""
+    # The time limit of a test ends with the test. What is left here takes 10 s; a process that hangs says where, and ends.
+    faulthandler.dump_traceback_later(120, exit=True)
     if NODE in config.stash:
         config.stash[NODE].close()
     embedded.stop(default_home(config))

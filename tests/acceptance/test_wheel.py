@@ -60,7 +60,7 @@ def check_metadata(wheel: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # it installs the wheel with all that the wheel needs
+@pytest.mark.timeout(600)  # it installs the wheel with all that the wheel needs
 def test_the_wheel_works_alone(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")

@@ -21,11 +21,11 @@ from tests.integration.claiming import AHEAD
 from tests.integration.jobkinds import ROOT, WITH_KINDS, play_once
 from tests.sandbox import Sandbox, eventually
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
-
 JOBS = int(os.environ.get("BACKLOG_JOBS", "2000"))
 HOLD = float(os.environ.get("BACKLOG_HOLD_SECONDS", "20"))
 QUEUE = play_once.kind.queue
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300 + HOLD + JOBS / 10)]
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])

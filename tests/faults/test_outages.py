@@ -82,7 +82,7 @@ def kill_workers(here: Sandbox, _home: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # a minute on an idle machine; the deadlines below are for a busy one
+@pytest.mark.timeout(600)  # a minute on an idle machine; the deadlines below are for a busy one
 @pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres, kill_workers])
 def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Sandbox, Path], None]) -> None:
     """Struck in the middle of ingesting the file, and again in the middle of deriving what is left."""
@@ -118,7 +118,7 @@ def accepted(nexus: Nexus, said: Conversation) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
     """However much is queued: a worker that cannot reach Postgres must not fill the disk with saying so.
 

@@ -745,6 +745,6 @@ def test_claims_keep_their_promises(servers: ServerAddresses) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # three minutes on an idle machine; a failure is made shorter for as long again
+@pytest.mark.timeout(600)  # three minutes on an idle machine; a failure is made shorter for as long again
 def test_claims_keep_their_promises_for_long(servers: ServerAddresses) -> None:
     play(servers, examples=500, steps=60)

@@ -328,7 +328,7 @@ def failing(*options: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_each_fault_is_found_and_its_remedy_ends_it(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.7)
     assert len(FAULTS) >= 20

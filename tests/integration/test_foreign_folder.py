@@ -217,7 +217,7 @@ def test_daily_commands_run_no_code_of_the_folder(here: Sandbox, project: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)  # fifty processes, of which each takes about 3 s of a core
+@pytest.mark.timeout(600)  # fifty processes, of which each takes about 3 s of a core
 def test_no_command_runs_code_of_the_folder(here: Sandbox, project: Path) -> None:
     try_commands(here, project, COMMANDS)
     the_hooks_process_is_done(here)

@@ -447,6 +447,6 @@ def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Sandbox]) -> 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1_200)  # a busy machine gives it a tenth of its time
+@pytest.mark.timeout(600)  # a busy machine gives it a tenth of its time
 def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Sandbox]) -> None:
     drive(deploy, examples=30, steps=30)
