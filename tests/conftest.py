@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the node, and what should not have been started."""
-    # The time limit of a test ends with the test. What is left here takes 10 s; a process that hangs says where, and ends.
+    # No time limit of a test holds here. The rest takes 10 s; a process that hangs says where, and ends.
     faulthandler.dump_traceback_later(120, exit=True)
     if NODE in config.stash:
         config.stash[NODE].close()
