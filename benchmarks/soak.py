@@ -1,4 +1,4 @@
-"""Whether a deployment stays as it is for hours: tenants write and read, one floods, faults come, and nothing may grow.
+"""Run tenants, a flood and faults for a while, and look whether memory, Redis keys or connections grow.
 
     python -m benchmarks.soak [--minutes 30]
 

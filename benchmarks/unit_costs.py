@@ -28,7 +28,7 @@ from tests.databases import administer, make_template
 from tests.sandbox import Sandbox, sandbox
 
 AT_ONCE = 10  # messages per call of ingest
-LOGGED = 400  # messages whose statements are counted
+LOGGED = 400  # messages in the run that counts SQL statements
 _EDGE = re.compile(rb"(?:statement|execute [^:]*): (?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)")
 PENDING = 2_000  # jobs that are queued to measure the size of a claim
 _COUNTERS = "SELECT xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database"
