@@ -140,6 +140,17 @@ chromium: $(READY)
 			apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
 		echo "Chromium is not installed, and only root can install it: its tests will say so and be left out." >&2
 
+# The TypeScript client, for `tests/integration/test_typescript.py`; and its types, after a change of docs/openapi.json.
+.PHONY: typescript typescript-types
+test-all: typescript
+typescript:
+	@if command -v npm >/dev/null; then \
+		cd clients/typescript && npm ci --silent && npm run --silent build; \
+	else echo "node is not installed: the tests of the TypeScript client will say so and be left out." >&2; fi
+
+typescript-types: typescript
+	cd clients/typescript && npm run --silent generate src/schema.ts
+
 # The site, below build/site. A link that leads nowhere, or a docstring that Sphinx cannot read, is an error.
 site: $(READY)
 	@$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null || $(BIN)/python -m pip install --quiet \

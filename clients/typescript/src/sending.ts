@@ -1,0 +1,51 @@
+/** How requests are sent: with the token, a write with an idempotency key, and again when that is safe. */
+
+export type Fetch = (request: Request) => Promise<Response>;
+
+export interface Sending {
+  token: string;
+  /** How often a request is sent again. */
+  retries: number;
+  fetch: Fetch;
+}
+
+const KEY = "Idempotency-Key";
+// These take no key, and a second request would be a second answer of the model, or a second import.
+const SENT_ONCE = ["/v1/ask", "/v1/import"];
+const FIRST_PAUSE = 250; // ms; each further pause is twice as long
+
+/**
+ * A `fetch` for the API. A request is sent again after 429 and 503, when nothing was done, and after a connection that
+ * broke. A write is then sent with the same key, so it has its effect once. The server answers 409 while the request of
+ * the broken connection still runs.
+ */
+export function sender({ token, retries, fetch }: Sending): Fetch {
+  return async (request) => {
+    request.headers.set("Authorization", `Bearer ${token}`);
+    const once = SENT_ONCE.some((path) => new URL(request.url).pathname.endsWith(path));
+    if (request.method !== "GET" && !once && !request.headers.has(KEY)) {
+      request.headers.set(KEY, crypto.randomUUID());
+    }
+    for (let left = once ? 0 : retries, pause = FIRST_PAUSE; ; left--, pause *= 2) {
+      if (left <= 0) return fetch(request);
+      try {
+        const response = await fetch(request.clone());
+        if (!(await isPassing(response))) return response;
+        await response.body?.cancel();
+        await sleep(Math.max(pause, 1000 * Number(response.headers.get("Retry-After") ?? 0)));
+      } catch (error) {
+        if (request.signal.aborted || !(error instanceof TypeError)) throw error;
+        await sleep(pause);
+      }
+    }
+  };
+}
+
+async function isPassing(response: Response): Promise<boolean> {
+  if (response.status !== 409) return response.status === 429 || response.status === 503;
+  return (await response.clone().text()).includes('"urn:nexus-tasks:RequestRunning"');
+}
+
+function sleep(milliseconds: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}

@@ -1,0 +1,131 @@
+/** Against a real `nexus serve` with a worker: `tests/integration/test_typescript.py` starts both. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Nexus, NexusProblem } from "../src/index.js";
+
+const url = process.env.NEXUS_TEST_URL!;
+const token = process.env.NEXUS_HTTP_TOKEN!;
+const nexus = new Nexus({ url, token });
+const namespace = "typescript/a:1"; // what a path could not have
+
+test("what is remembered is found, put into a context and into an answer", async () => {
+  const receipt = await nexus.remember({ namespace, author: "ann", text: "My sister Clara got married in Porto." });
+  assert.equal(receipt.stored, 1);
+  const context = await nexus.context({ namespace, query: "Where did Clara get married?", max_tokens: 500 });
+  assert.match(context.text, /Porto/);
+  assert.ok(context.tokens <= 500);
+  const [found] = await nexus.search({ namespace, query: "Where did Clara get married?", limit: 1 });
+  assert.match(found!.content, /Porto/);
+
+  const sentences: string[] = [];
+  for await (const one of nexus.askStream({ namespace, question: "Where did Clara get married?" })) {
+    if (one.event === "sentence") sentences.push(one.data.text);
+    else assert.ok(one.data.text.includes(sentences[0]!));
+  }
+  assert.match(sentences.join(" "), /Porto/);
+  assert.ok((await nexus.ask({ namespace, question: "Where did Clara get married?" })).remembered);
+});
+
+test("a job is followed until its end", async () => {
+  const messages = Array.from({ length: 9 }, (_, n) => ({ author: "ann", content: `I keep thing ${n} on shelf ${n}.` }));
+  await nexus.ingest({ namespace, session_key: "chat/ä & 1", messages });
+  const { job } = await nexus.endSession({ namespace, session_key: "chat/ä & 1" });
+  const states: string[] = [];
+  for await (const one of nexus.job(job!.job_id)) states.push(one.status);
+  assert.equal(states.at(-1), "completed");
+});
+
+test("a list is read page by page", async () => {
+  const all: number[] = [];
+  for await (const one of nexus.memories({ namespace, levels: ["raw", "explicit"], limit: 4 })) all.push(one.id);
+  assert.ok(all.length >= 19, `${all.length} memories`); // 10 messages, and a fact of each but the first at least
+  assert.equal(new Set(all).size, all.length);
+  const first: number[] = [];
+  for await (const one of nexus.memories({ namespace, levels: ["raw", "explicit"], limit: 4 })) {
+    if (first.push(one.id) === 5) break;
+  }
+  assert.deepEqual(first, all.slice(0, 5));
+});
+
+test("a memory is corrected and erased", async () => {
+  const [fact] = await nexus.search({ namespace, query: "thing 3 on shelf", levels: ["explicit"], limit: 1 });
+  const revised = await nexus.revise(fact!.id, { namespace, content: "Ann keeps thing 3 in the cellar." });
+  assert.match((await nexus.memory(revised.id, { namespace })).content, /cellar/);
+  assert.ok((await nexus.forget(revised.id, { namespace })).ids.includes(revised.id));
+  await assert.rejects(nexus.memory(revised.id, { namespace }), { name: "NexusProblem", status: 404, type: "NotFound" });
+});
+
+test("an export is read to its last line", async () => {
+  let last = "";
+  for await (const line of nexus.export({ namespace })) last = line;
+  assert.equal(typeof JSON.parse(last), "object");
+});
+
+test("an error has a type, a message and a remedy, and all routes throw it", async () => {
+  for (const call of [
+    () => nexus.status({ namespace: "nobody" }),
+    () => nexus.askStream({ namespace: "nobody", question: "Where?" }).next(),
+    () => nexus.api.GET("/v1/namespace", { params: { query: { namespace: "nobody" } } }),
+  ]) {
+    await assert.rejects(call, (error: unknown) => {
+      assert.ok(error instanceof NexusProblem);
+      assert.deepEqual([error.status, error.type], [404, "NotFound"]);
+      assert.match(error.message, /nobody/);
+      assert.ok(error.remedy);
+      return true;
+    });
+  }
+  await assert.rejects(nexus.remember({ namespace, text: "" }), { name: "NexusProblem", status: 422 });
+});
+
+test("a wrong token is refused", async () => {
+  await assert.rejects(new Nexus({ url, token: "wrong" }).status(), { name: "NexusProblem", status: 401 });
+});
+
+test("a token of a namespace reaches that namespace alone, and needs no name", async () => {
+  const body = { namespace, name: "reader", scopes: ["read" as const] };
+  const { data } = await nexus.api.POST("/v1/tokens", { body });
+  const reader = new Nexus({ url, token: data!.token });
+  assert.match((await reader.context({ query: "Where did Clara get married?" })).text, /Porto/);
+  await assert.rejects(reader.search({ namespace: "other", query: "x" }), { name: "NexusProblem", status: 403 });
+  await assert.rejects(reader.remember({ text: "I like tea." }), { name: "NexusProblem", status: 403 });
+});
+
+test("a write whose answer is lost is sent again, and stored once", async () => {
+  let lost = 0;
+  const lossy = async (request: Request): Promise<Response> => {
+    const response = await fetch(request);
+    if (request.method === "POST" && lost++ < 2) throw new TypeError("fetch failed"); // the server has done the work
+    return response;
+  };
+  const text = "I drink green tea every morning.";
+  const receipt = await new Nexus({ url, token, fetch: lossy }).remember({ namespace, text, session_key: "lossy" });
+  assert.deepEqual([lost, receipt.stored, receipt.duplicates], [3, 1, 0]);
+  lost = 0;
+  const impatient = new Nexus({ url, token, fetch: lossy, retries: 1 });
+  await assert.rejects(impatient.remember({ namespace, text: "Never.", session_key: "lossy" }), TypeError);
+});
+
+test("a question is not asked again, because each answer costs", async () => {
+  let asked = 0;
+  const cut = async (): Promise<Response> => {
+    asked++;
+    throw new TypeError("fetch failed");
+  };
+  await assert.rejects(new Nexus({ url, token, fetch: cut }).ask({ namespace, question: "Where?" }), TypeError);
+  assert.equal(asked, 1);
+});
+
+test("a proxy's own error is told apart", async () => {
+  const proxy = async () => new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" });
+  await assert.rejects(new Nexus({ url, token, fetch: proxy }).status(), { name: "NexusProblem", status: 502, type: "" });
+});
+
+test("a sender that sends too much waits and goes on", async () => {
+  let answers = 0;
+  const busy = async (request: Request): Promise<Response> =>
+    ++answers === 1 ? new Response("", { status: 429, headers: { "Retry-After": "0" } }) : fetch(request);
+  assert.ok(await new Nexus({ url, token, fetch: busy }).status({ namespace }));
+  assert.equal(answers, 2);
+});
