@@ -22,8 +22,8 @@
     every 30 s.
 14. :class:`MonitoringStep`: serves metrics and health pages over HTTP, if ``NEXUS_METRICS_PORT`` is set.
 
-One more thread, the heartbeat, renews the leases of running jobs. A process that runs jobs starts it with its first
-job. This process is the worker itself, a child of a prefork pool, or a child of the fork server.
+One more thread, the heartbeat, renews the leases of running jobs. A child of a prefork pool starts it when the child
+comes up. The worker itself and a child of the fork server start it with their first job.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ import time
 from functools import partial
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import Celery, bootsteps, current_app
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import (
     after_setup_logger,
     after_setup_task_logger,
     beat_init,
     worker_init,
+    worker_process_init,
     worker_process_shutdown,
     worker_shutdown,
 )
@@ -58,6 +59,7 @@ from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.idempotency.celery_patches.unknown_kinds import keep_jobs_of_unknown_kinds
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.request import URGENT
+from nexus_tasks.idempotency.worker import pool_children
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
@@ -106,6 +108,16 @@ def preload(sender: Any, **_kwargs: object) -> None:
     # A run makes thousands of objects and keeps few of them. With Python's own threshold (700 in Python 3.11; Celery
     # does not change it), the collector took a seventh of a derivation's CPU time.
     gc.set_threshold(GARBAGE)
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def start_heartbeat(**_kwargs: object) -> None:
+    """Start the heartbeat of a prefork pool's child before its first job, so that `/livez` sees a child that is stuck.
+
+    Celery sends this signal in a solo pool too, whose heartbeat starts with the first job.
+    """
+    if pool_children.place_in_pool() is not None and has_jobs(current_app):
+        engine_of(current_app).heartbeat.start()
 
 
 class PatchStep(ClosedChannelStep):

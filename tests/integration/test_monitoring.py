@@ -253,6 +253,15 @@ def test_a_stuck_process_of_the_pool_is_seen(here: Sandbox) -> None:
     eventually(lambda: get(port, "livez")[0] == 200, within=10)
 
 
+@pytest.mark.long
+def test_a_process_of_the_pool_that_is_stuck_before_its_first_job_is_seen(here: Sandbox) -> None:
+    worker = here.worker(pool="processes", concurrency=2, NEXUS_METRICS_PORT=str(free_port()), NEXUS_LEASE_SECONDS="3")
+    port = port_of(worker)
+    psutil.Process(worker.process.pid).children()[0].suspend()
+    eventually(lambda: get(port, "livez")[0] == 503, within=30)
+    assert "In 1 of the pool's processes" in get(port, "livez")[1]
+
+
 def samples_of(monitor: Monitor) -> dict[tuple[str, ...], float]:
     return {(one.name, *one.labels): one.value for one in monitor.samples()}
 

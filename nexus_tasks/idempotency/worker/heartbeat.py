@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Renews the leases of the claims that runs of this process hold. Its thread starts with the first such claim.
+    """Renews the leases of the claims that runs of this process hold.
+
+    Its thread starts with the first such claim, or with :meth:`start`.
 
     Args:
         claims: the claims, through a Redis client whose socket timeout is shorter than a third of a lease.
@@ -42,13 +44,16 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Start the thread now. A pool's child does so, because `/livez` watches its heartbeat from then on."""
+        with self._lock:
+            self._start()
+
     def hold(self, claims: Sequence[Claim], on_lost: Callable[[Claim], None]) -> None:
         """Renew ``claims`` from now on; ``on_lost`` is called with each claim that the run has lost."""
         with self._lock:
             self._held |= {(claim.key, claim.token): (claim, on_lost) for claim in claims}
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name=HEARTBEAT, daemon=True)
-                self._thread.start()
+            self._start()
 
     def let_go(self, claims: Sequence[Claim]) -> None:
         """Stop renewing ``claims``, because their run ends."""
@@ -59,6 +64,12 @@ class Heartbeat:
     def stop(self) -> None:
         """End the thread. Leases that are still held end by themselves."""
         self._stopped.set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            pool_children.note_turn()  # a child that is stuck before the first turn is seen too
+            self._thread = threading.Thread(target=self._beat, name=HEARTBEAT, daemon=True)
+            self._thread.start()
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._lease / 3):

@@ -19,15 +19,23 @@ _NOTE = struct.Struct("=qd")  # the child's process id, and the time of its last
 _notes = mmap.mmap(-1, CHILDREN * _NOTE.size)  # made at import, so before the pool forks
 
 
+def place_in_pool() -> int | None:
+    """The number of this process in its prefork pool; ``None`` outside a pool's child."""
+    place: int | None = getattr(current_process(), "index", None)
+    return place
+
+
 def note_turn() -> None:
     """Note that the heartbeat of this process has turned. Does nothing outside a pool's child."""
-    place = getattr(current_process(), "index", None)
+    place = place_in_pool()
     if place is not None and place < CHILDREN:
         _NOTE.pack_into(_notes, place * _NOTE.size, os.getpid(), time.monotonic())
 
 
 def ages(worker: Any) -> list[float]:
-    """Seconds since the heartbeats of the living children last turned. A child that has run no job has none.
+    """Seconds since the heartbeats of the living children last turned.
+
+    A child that has not come up yet has none. Celery ends a child that does not come up within 4 s.
 
     Args:
         worker: Celery's worker.

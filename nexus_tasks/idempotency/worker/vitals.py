@@ -13,7 +13,7 @@ from collections.abc import Sequence
 # seen within 25 s. An event loop that waits for a dead connection goes on after 5 s (``config.ANSWER_WITHIN``).
 STUCK_AFTER = 20.0
 CONSUMER = "consumer"  # the event loop of Celery's consumer
-HEARTBEAT = "nexus-heartbeat"  # the thread that renews leases; it starts with the first job
+HEARTBEAT = "nexus-heartbeat"  # the thread that renews leases; it starts with the first job, or with a pool's child
 
 
 class Vitals:
