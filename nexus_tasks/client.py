@@ -1473,7 +1473,9 @@ class Nexus:
     def repair_jobs(self) -> JobRepair:
         """Correct the counters and indexes in Redis that differ from the jobs' own records.
 
-        Jobs go on during the repair. Without this call, the workers' sweep corrects the counters of running jobs only.
+        Keys of a wrong type, which another program has made, are renamed to ``<prefix>:damaged:<name>`` and kept for 30
+        days. Jobs go on during the repair. Without this call, the workers' sweep corrects the counters of running jobs
+        only, and repairs the rest when it meets a key of a wrong type.
 
         Raises:
             QueueUnavailable: Redis does not answer.

@@ -167,6 +167,12 @@ class QueueUnavailable(NexusError):
     default_remedy = "Check NEXUS_REDIS_URL and that the server runs, then run `nexus doctor`."
 
 
+class DamagedKey(QueueUnavailable):
+    """A key of the jobs' records in Redis has a wrong type, so the jobs that need the key stand still."""
+
+    default_remedy = "Run `nexus jobs repair`: it sets the key aside and makes it again. `nexus doctor` names the key."
+
+
 class BufferError(NexusError):
     """The session buffer could not keep an entry."""
 

@@ -211,6 +211,8 @@ def repair(json: Json = False) -> None:
     if json:
         emit(found)
         return
+    for key in found.set_aside:
+        print(f"Set aside the key {key}, which had a wrong type. Redis keeps it for 30 days.")
     rows = [(one.namespace, one.counter, one.old, one.new) for one in found.counters]
     table(("namespace", "counter", "was", "is"), rows, elastic="namespace", empty="No counter was wrong.")
     if found.entries_put_back:

@@ -16,7 +16,7 @@ from typing import Any
 import redis
 from redis.lock import Lock
 
-from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.errors import DamagedKey, QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Messages, Ticket, Wakeup
 from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
@@ -559,6 +559,10 @@ class Claims:
         looked, taken_out = self._run("mend_index", [f"{self.prefix}:{index}"], start, limit, *belong)
         return looked, taken_out
 
+    def set_aside(self, key: str, wanted: str) -> bool:
+        """Rename a key whose type is not ``wanted``. Returns whether the key was renamed."""
+        return bool(self._run("set_aside", [key], wanted))
+
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
         """Let no job of ``kind`` begin until :meth:`resume`. Another call changes the reason, but not the time."""
@@ -747,12 +751,16 @@ class Claims:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Raise :class:`QueueUnavailable` when Redis does not answer or takes no writes."""
+    """Raise :class:`QueueUnavailable` when Redis does not answer or takes no writes, or when a key has a wrong type."""
     try:
         yield
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
     except redis.exceptions.ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            raise DamagedKey(
+                "A key of the jobs' records in Redis has a wrong type. Another program made it."
+            ) from error
         if not takes_no_writes(error):
             raise
         raise QueueUnavailable(f"Redis takes no writes: {error}.") from error

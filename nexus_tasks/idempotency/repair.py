@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 
 from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.idempotency.key_types import set_aside
 from nexus_tasks.types import JobRepair, MendedCounter
 
 log = logging.getLogger(__name__)
@@ -50,12 +51,14 @@ def _cursor(claims: Claims) -> str:
 
 
 def repair(claims: Claims) -> JobRepair:
-    """Correct every index, then every counter. Jobs may go on meanwhile, because each script is one atomic step.
+    """Set keys of a wrong type aside, and correct every index, then every counter.
+
+    Jobs may go on meanwhile, because each script is one atomic step.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    put_back = 0
+    renamed, put_back = set_aside(claims), 0
     namespaces, reasons, kinds = set[str](), set[str](), set[str]()
     for names in _pages(claims, "job"):
         entries, *found = claims.mend_indexes(names)
@@ -80,7 +83,9 @@ def repair(claims: Claims) -> JobRepair:
         )
     ]
     return JobRepair(
-        counters=tuple(sorted(mended, key=lambda one: (one.namespace, one.counter))), entries_put_back=put_back
+        counters=tuple(sorted(mended, key=lambda one: (one.namespace, one.counter))),
+        entries_put_back=put_back,
+        set_aside=tuple(renamed),
     )
 
 

@@ -142,6 +142,7 @@ class JobRepair(Document):
 
     counters: tuple[MendedCounter, ...]
     entries_put_back: int  # number of entries that were missing in an index of jobs
+    set_aside: tuple[str, ...] = ()  # keys of Redis that had a wrong type and were renamed
 
 
 @dataclass(frozen=True, kw_only=True)

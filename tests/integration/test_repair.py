@@ -60,7 +60,7 @@ def test_counters_that_are_right_are_left_alone(bench: Bench, caplog: pytest.Log
     assert bench.claims.take(lead, [bench.request("c")], lease=10.0)
     before = bench.claims.counts("acme")
     check_slots(bench.claims)
-    assert repair(bench.claims).to_dict() == {"counters": [], "entries_put_back": 0}
+    assert repair(bench.claims).to_dict() == {"counters": [], "entries_put_back": 0, "set_aside": []}
     assert bench.claims.counts("acme") == before == {"running": 4, "slots": 3}
     assert not caplog.records
     bench.audit()
@@ -116,7 +116,11 @@ def test_repair_mends_every_counter_and_every_index_at_once(bench: Bench) -> Non
         ("waiting", 4, 2),
     ]
     assert bench.claims.counts("acme") == {"pending": 2, "running": 1, "slots": 1, "waiting": 2}
-    assert json.loads(nexus("jobs", "repair", "--json").stdout) == {"counters": [], "entries_put_back": 0}
+    assert json.loads(nexus("jobs", "repair", "--json").stdout) == {
+        "counters": [],
+        "entries_put_back": 0,
+        "set_aside": [],
+    }
     assert nexus("jobs", "repair").returncode == 0
     for name in ("x", "u"):
         bench.client.zrem(f"{prefix}:due", bench.key(bench.request(name)))  # a sweep does that when they are due
@@ -139,7 +143,7 @@ def test_repair_mends_no_counter_while_jobs_are_asked_for_and_run(bench: Bench) 
     worker.start()
     try:
         for _ in range(5):
-            assert repair(bench.claims).to_dict() == {"counters": [], "entries_put_back": 0}
+            assert repair(bench.claims).to_dict() == {"counters": [], "entries_put_back": 0, "set_aside": []}
     finally:
         stop.set()
         worker.join()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
+from nexus_tasks.types import clean_text
 
 CLOCK_SECONDS = 5.0  # more than this between the clocks is a fault
 _STUCK_SECONDS = 30.0  # the sweep comes every 2 s
+_STEPS = 200  # thousand keys that are looked at, which takes about 2 s
+_MOST_NAMED = 10
 _WORKER = "`celery -A nexus_tasks worker`"
 
 
@@ -20,10 +24,12 @@ def claims() -> Sequence[Check]:
         NexusError: Redis or Postgres does not answer.
     """
     from nexus_tasks.deployment import default_deployment
-    from nexus_tasks.idempotency import quarantine
+    from nexus_tasks.idempotency import key_types, quarantine
 
     deployment = default_deployment()
     known = deployment.engine.claims
+    if wrong := list(islice(key_types.damaged(known, steps=_STEPS), _MOST_NAMED)):
+        return [_damaged(wrong)]
     figures = known.figures(max_age=0, longest=0)
     return [
         _identity(deployment),
@@ -34,6 +40,12 @@ def claims() -> Sequence[Check]:
         *_held(known.held_threads()),
         *_rows(deployment, known.now()),
     ]
+
+
+def _damaged(keys: Sequence[tuple[str, str, str]]) -> Check:
+    found = "; ".join(f"{clean_text(key)} is a {is_} and must be a {must_be}" for key, is_, must_be in keys)
+    remedy = "Another program made these keys. Run `nexus jobs repair`: it sets them aside and makes them again."
+    return failed("damaged keys", found, remedy)
 
 
 def _identity(deployment: Any) -> Check:

@@ -71,8 +71,10 @@
 --                                            key (JSON). It lasts for 24 hours; while the request runs, for 60 s
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
---   <prefix>:sweeping, <prefix>:reconciling, <prefix>:checking
---                                    string  locks: one worker at a time sweeps, reconciles or checks the counters
+--   <prefix>:sweeping, <prefix>:reconciling, <prefix>:checking, <prefix>:repairing
+--                                    string  locks: one worker at a time sweeps, reconciles, checks the counters, or
+--                                            repairs the indexes after it met a key of a wrong type
+--   <prefix>:damaged:<name>          any     the key <prefix>:<name> of a wrong type, which another program had made
 --   <prefix>:tick:<tick>:<slot>      string  exists when the tick of beat's schedule is done for this slot of time
 --
 -- A namespace has at most 8 wake-ups on their way in each queue, so that its backlog does not hold up other namespaces

@@ -19,10 +19,11 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import LockError
 
-from nexus_tasks.errors import NexusError, QueueUnavailable
+from nexus_tasks.errors import DamagedKey, NexusError, QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
-from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots
+from nexus_tasks.idempotency.key_types import check_alone
+from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots, repair
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.orphans import AT_ONCE, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
@@ -45,6 +46,7 @@ JITTER = 2.0  # seconds; a job that is queued again is due after a random part o
 LOOK_EVERY = 0.5  # seconds between two searches for dead processes of this machine; a search reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
 REPORTED = 3.0  # seconds within which every living worker has reported the messages that it has received and not begun
+MEND_EVERY = 60.0  # seconds between two repairs after a key of a wrong type was met
 LINES_AT_ONCE = 100  # namespaces per tick
 SET_BACK = 10_000  # after the clock of Redis was set back: how many times per index are corrected at the most
 LOCK = "sweeping"
@@ -85,20 +87,43 @@ class Sweeper:
         """Do all steps of the sweep once. Does nothing while another worker's tick is under way."""
         self.next_tick_in = EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)
         try:
-            self._note_answer()
+            self.outlive_damage(self._note_answer)
             if not self._has_lock():
                 return
             try:
                 for step in self._steps():
-                    step()
+                    self.outlive_damage(step)
                     if not self._has_lock():
                         break  # a step took longer than the lock, and another worker sweeps
             finally:
                 self._unlock()
             self._answered = self.claims.now()
+        except DamagedKey:
+            self._mend_soon()
+            raise
         except QueueUnavailable:
             self._answered = float("-inf")
             raise
+
+    def outlive_damage(self, step: Callable[[], object]) -> None:
+        """Do a step. When it meets a key of a wrong type, let the other steps go on and a repair begin."""
+        try:
+            step()
+        except DamagedKey as error:
+            log.warning("A step of the sweep failed, the others go on: %s", error)
+            self._mend_soon()
+
+    def _mend_soon(self) -> None:
+        # In a thread of its own, because a repair reads every key and must not hold up the sweep. The lock is left to
+        # expire, so that at most one repair a minute begins.
+        if self.claims.lock("repairing", seconds=MEND_EVERY).acquire():
+            threading.Thread(target=self._mend, name="nexus-repair", daemon=True).start()
+
+    def _mend(self) -> None:
+        try:
+            repair(self.claims)
+        except QueueUnavailable as error:
+            log.warning("The records of jobs could not be repaired: %s", error)
 
     def _has_lock(self) -> bool:
         """Take the lock, or keep it for LOCK_SECONDS from now; ``False`` while another worker has it."""
@@ -122,15 +147,21 @@ class Sweeper:
         yield self._leases
         if works:
             yield self._lines
-            yield from self._lost_of_each_queue()
         now = time.monotonic()
         if now - self._checked_at >= CHECK_EVERY:
             self._checked_at = now
             yield partial(check_slots, self.claims)
-        if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
-            self._probed_at = now
+            yield partial(check_alone, self.claims)
+        if now - self._probed_at >= PROBE_EVERY:
+            yield self._probe_paused
+        if works:
+            yield from self._lost_of_each_queue()
+
+    def _probe_paused(self) -> None:
+        if self.claims.paused():
+            self._probed_at = time.monotonic()
             # In a thread of its own, because a probe of a model may hang and must not hold up the sweep.
-            yield threading.Thread(target=self.probe_in_background, name="nexus-probe", daemon=True).start
+            threading.Thread(target=self.probe_in_background, name="nexus-probe", daemon=True).start()
 
     def probe_in_background(self) -> None:
         """Call :meth:`probe`, and log an outage of Redis. The next probe, a minute later, may then lift the pauses."""
@@ -275,6 +306,6 @@ def _first_look(app: Celery) -> Sweeper:
     """
     sweeper = Sweeper(engine_of(app))
     for kind in sweeper.engine.kinds():
-        sweeper.resume(kind)
-    sweeper.wake_versions(try_all=True)
+        sweeper.outlive_damage(partial(sweeper.resume, kind))
+    sweeper.outlive_damage(partial(sweeper.wake_versions, try_all=True))
     return sweeper
