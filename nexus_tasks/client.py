@@ -21,6 +21,7 @@ from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.services.spans import traced_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
+    WEBHOOK_EVENTS,
     Answer,
     AnswerSentence,
     AuditEntry,
@@ -42,6 +43,7 @@ from nexus_tasks.types import (
     NamespaceDetails,
     NamespaceInfo,
     NewToken,
+    NewWebhook,
     ObservationText,
     PausedNamespace,
     PerspectiveInfo,
@@ -63,6 +65,8 @@ from nexus_tasks.types import (
     TransferReceipt,
     UndoReceipt,
     Urgency,
+    WebhookEvent,
+    WebhookInfo,
     check_namespace,
 )
 
@@ -1259,6 +1263,54 @@ class Nexus:
         """
         return services.access.revoke_token(self.deployment, namespace, token_id)
 
+    def create_webhook(
+        self, namespace: str, url: str, *, events: Sequence[WebhookEvent] = WEBHOOK_EVENTS
+    ) -> NewWebhook:
+        """Let an address be told of events in a namespace. See ``docs/webhooks.md``.
+
+        An event is told by a job of the kind ``deliver_webhook``, within about 10 s of the commit that made it happen,
+        at least once. What is sent has names and ids, and no content. It is signed with the secret.
+
+        Args:
+            namespace: the namespace.
+            url: the address, which begins with ``https://``. Addresses of private networks are not called, unless
+                the deployment allows them (``NEXUS_WEBHOOK_PRIVATE``).
+            events: ``session.digested``, ``dream.finished``, ``contradiction.found`` and ``job.dead``, or some of them.
+
+        Returns:
+            The webhook with its secret, which no later call returns.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            NotFound: there is no such namespace.
+        """
+        return services.webhooks.create_webhook(self.deployment, namespace, url, events=events)
+
+    def webhooks(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[WebhookInfo]:
+        """List the webhooks of a namespace without their secrets, newest first.
+
+        Args:
+            namespace: the namespace.
+            limit: the largest number of webhooks, at most 1,000.
+            offset: the number of webhooks to leave out at the beginning of the list.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return services.webhooks.list_webhooks(self.deployment, namespace, limit=limit, offset=offset)
+
+    def delete_webhook(self, namespace: str, webhook_id: str) -> WebhookInfo:
+        """Delete a webhook, and what it was still to be told. Returns the deleted webhook.
+
+        Args:
+            namespace: the namespace.
+            webhook_id: the webhook's id.
+
+        Raises:
+            NotFound: there is no such namespace or webhook.
+        """
+        return services.webhooks.delete_webhook(self.deployment, namespace, webhook_id)
+
     def audit(
         self,
         namespace: str | None = None,
@@ -1595,3 +1647,6 @@ class Nexus:
     arotate_token = _twin(rotate_token)
     arevoke_token = _twin(revoke_token)
     aaudit = _twin(audit)
+    acreate_webhook = _twin(create_webhook)
+    awebhooks = _twin(webhooks)
+    adelete_webhook = _twin(delete_webhook)

@@ -22,7 +22,7 @@ from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request, canonical
-from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, namespaces
+from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, namespaces, webhooks
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -81,7 +81,7 @@ class PostgresJobStorage:
             if namespace is None:
                 return
             for job_id in (claim.job_id, *claim.also):
-                dead_letters.store(
+                _store(
                     tx,
                     namespace.id,
                     job_id=job_id,
@@ -117,7 +117,7 @@ class PostgresJobStorage:
             if namespace is None:
                 log.warning("A message of %s (%s) has wrong arguments and names no namespace: %s", kind, job_id, error)
                 return
-            dead_letters.store(
+            _store(
                 tx,
                 namespace.id,
                 job_id=job_id,
@@ -276,6 +276,15 @@ class PostgresJobStorage:
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)
+
+
+def _store(tx: Transaction, namespace_id: int, *, job_id: str, kind: str, **letter: Any) -> None:
+    """Write a dead letter, and let webhooks be told of a new one."""
+    declared = kinds.declared().get(kind)
+    if dead_letters.store(tx, namespace_id, job_id=job_id, kind=kind, **letter) and (
+        declared is None or declared.announced
+    ):
+        webhooks.tell(tx, namespace_id, "job.dead", {"job_id": job_id, "kind": kind})
 
 
 def job_header(claim: Claim) -> job_runs.JobHeader:

@@ -199,6 +199,9 @@ class Settings(BaseSettings):
     )
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
     http_token: SecretStr | None = Field(None, description="the operator's token for the HTTP API of `nexus serve`")
+    webhook_private: bool = Field(
+        False, description="let webhooks call private addresses, and `http://`: only on a network of your own"
+    )
     http_rate: float = Field(
         100.0, ge=0, description="requests per second of a token to each process of `nexus serve`; 0: any number"
     )

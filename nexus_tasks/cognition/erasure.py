@@ -13,11 +13,15 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens and spending. Deleting the
-# spending would reset the day's budget. Database triggers update `search_totals` when memories are deleted.
+# Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
+# Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
+# deleted.
 # A message batch that the provider may have is not forgotten either, because its answers cost money.
 SPARED = frozenset(
-    {*("namespaces", "tokens", "model_calls", "budget_holds", "search_totals"), *("batch_requests", "message_batches")}
+    {
+        *("namespaces", "tokens", "webhooks", "model_calls", "budget_holds", "search_totals"),
+        *("batch_requests", "message_batches"),
+    }
 )
 
 

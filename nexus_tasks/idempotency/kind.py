@@ -89,6 +89,7 @@ class JobKind:
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
+    announced: bool = True  # webhooks are told of its dead letters
     run_limit: float = RUN_LIMIT  # seconds; a run that lasts longer loses its claim and counts as failed
     options: Mapping[str, Any] = field(default_factory=dict)  # further Celery options of its task
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         status,
         topics,
         transfer,
+        webhooks,
     )
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "status",
     "topics",
     "transfer",
+    "webhooks",
 ]
 
 

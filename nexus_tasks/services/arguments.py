@@ -182,11 +182,12 @@ CHECKS: Mapping[str, Check] = {
     ),
     "reason": _name,
     "job_id": _job_id,
-    "token_id": _name,
+    **dict.fromkeys(("token_id", "webhook_id"), _name),
+    "url": _text,
     **dict.fromkeys(("text", "author", "content", "instructions"), _text),
     **dict.fromkeys(("query", "question"), _query),
     "on_sentence": _callable,
-    **dict.fromkeys(("observers", "levels", "categories", "unset", "ids", "scopes"), _lines),
+    **dict.fromkeys(("observers", "levels", "categories", "unset", "ids", "scopes", "events"), _lines),
     **dict.fromkeys(
         (
             "observe",

@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import delete, text
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import DeadLetter, JobRun, ObservationGeneration, OpenQuestion, SavedAnswer
+from nexus_tasks.storage.models import (
+    DeadLetter,
+    JobRun,
+    ObservationGeneration,
+    OpenQuestion,
+    SavedAnswer,
+    WebhookDelivery,
+)
 
 LOG_DAYS = 7  # for which a condensation of an observation log can be undone
 
@@ -30,6 +37,7 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
+    tx.execute(delete(WebhookDelivery).where(WebhookDelivery.created_at < before, WebhookDelivery.state != "wanted"))
     since = datetime.now(UTC) - timedelta(days=LOG_DAYS)
     tx.execute(delete(ObservationGeneration).where(ObservationGeneration.created_at < since))
     answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)

@@ -20,7 +20,7 @@ from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Wait
-from nexus_tasks.storage import dreams, namespaces
+from nexus_tasks.storage import dreams, namespaces, webhooks
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import digest_session, follow_ups, reflect_namespace, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
@@ -69,6 +69,7 @@ def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
             raise Wait(REASON, LOOK_AGAIN, f"reflections to come: {len(perspectives)}")
         dreams.finish(tx, dream.id)
         details = {"dream": dream.id, "sessions": len(dream.sessions)}
+        webhooks.tell(tx, namespace.id, "dream.finished", details)
         return work.commit(tx, JobOutcome(status="completed", details=details))
 
 

@@ -169,6 +169,7 @@ def job(
     durable: bool = False,
     probe: Callable[[Deployment], None] | None = None,
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None,
+    announced: bool = True,
     run_limit: float = RUN_LIMIT,
     **options: Any,
 ) -> Callable[[Callable[[Run, A], JobOutcome]], Job[P]]:
@@ -192,6 +193,7 @@ def job(
         probe: raises an error while the cause of a pause lasts. Without a probe, a paused kind is tried every 60 s.
         on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
             after the commit, or ``None``.
+        announced: whether webhooks are told of the kind's dead letters.
         run_limit: seconds that a run may last. A longer run can commit nothing and counts as an unknown error, and the
             job runs again elsewhere.
         options: further options of the kind's Celery task.
@@ -239,6 +241,7 @@ def job(
             durable=durable,
             probe=probe,
             on_dead=on_dead,
+            announced=announced,
             run_limit=run_limit,
             options=options,
         )

@@ -83,6 +83,7 @@ from nexus_tasks.types.status import (
     WaitingJob,
 )
 from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, MoveReceipt, TransferReceipt
+from nexus_tasks.types.webhooks import WEBHOOK_EVENTS, NewWebhook, WebhookEvent, WebhookInfo
 
 __all__ = [
     "JOB_STATUSES",
@@ -93,6 +94,7 @@ __all__ = [
     "ROLES",
     "STANDINGS",
     "TOKEN_SCOPES",
+    "WEBHOOK_EVENTS",
     "Answer",
     "AnswerSentence",
     "AuditEntry",
@@ -129,6 +131,7 @@ __all__ = [
     "NamespaceInfo",
     "NamespaceStatus",
     "NewToken",
+    "NewWebhook",
     "ObservationStats",
     "ObservationText",
     "PausedKind",
@@ -163,6 +166,8 @@ __all__ = [
     "UndoReceipt",
     "Urgency",
     "WaitingJob",
+    "WebhookEvent",
+    "WebhookInfo",
     "Worker",
     "as_stored",
     "check_count",

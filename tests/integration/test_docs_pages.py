@@ -44,6 +44,7 @@ INLINE = (
     "recall",
     "secrets",
     "tenants",
+    "webhooks",
 )
 ELSEWHERE = {
     "adapters": "tests/adapters/test_page.py",

@@ -6,6 +6,7 @@ here knows fails the test until :data:`KNOWN` says what they may be.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import random
 import uuid
@@ -20,7 +21,7 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.idempotency.task import JobTask
 from nexus_tasks.jobs import Wait
-from nexus_tasks.storage import dreams
+from nexus_tasks.storage import dreams, webhooks
 from tests.integration.inline import NAMESPACE, dump, say
 from tests.sandbox import Sandbox, app
 
@@ -33,6 +34,7 @@ KNOWN: Mapping[str, Callable[[Sandbox], Sequence[Any]]] = {
     "memory_id": lambda here: _column(here, "SELECT id FROM memories WHERE level = 'raw' ORDER BY id"),
     "observer": lambda _: ["assistant", "coach"],
     "subject": lambda _: ["ann", "bob"],
+    "delivery_id": lambda here: _column(here, "SELECT id FROM webhook_deliveries ORDER BY id"),
     "dream_id": lambda here: _column(here, "SELECT id FROM dreams ORDER BY id"),
 }
 # A rebuild asks for a new generation every time, by its definition.
@@ -85,8 +87,15 @@ def _values(here: Sandbox, name: str, annotation: Any) -> Sequence[Any]:
     return KNOWN[name](here) if name in KNOWN else ()
 
 
+@pytest.fixture(autouse=True)
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every webhook answers."""
+    module = importlib.import_module("nexus_tasks.tasks.deliver_webhook")
+    monkeypatch.setattr(module, "post", lambda *_args, **_given: 200)
+
+
 def world() -> None:
-    """Two sessions of two people, heard by two observers, and a dream over both."""
+    """Two sessions of two people, heard by two observers, a dream over both, and a webhook that is told of events."""
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     for session in ("first", "second"):
         half = SAID[:4] if session == "first" else SAID[4:]
@@ -100,6 +109,9 @@ def world() -> None:
     assert known is not None
     with default_deployment().database.transaction() as tx:
         dreams.start(tx, known.id, dreams.due_sessions(tx, known.id), urgency="dream")
+    Nexus().create_webhook(NAMESPACE, "https://example.org/hook")
+    with default_deployment().database.transaction() as tx:
+        webhooks.tell(tx, known.id, "dream.finished", {"dream": 1, "sessions": 2})
 
 
 def run(here: Sandbox, job: Job, job_id: str) -> str:

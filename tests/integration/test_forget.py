@@ -115,6 +115,7 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
         "extractions",
         "topics",
         "topic_sources",
+        "webhook_deliveries",
     }
     assert tables == erased | WORDLESS
 

@@ -32,6 +32,7 @@ BODIES: dict[str, Any] = {
     "name": "thief",
     "filename": "user.md",
     "new_filename": "thief.md",
+    "url": "https://thief.example",
 }
 QUERIES = {"namespace": "thief", "session_key": "vault", "subject": "ann", "filename": "user.md", "confirm": "bank"}
 
@@ -63,7 +64,7 @@ def two(here: Sandbox) -> tuple[Nexus, str, dict[str, Any]]:
     job = nexus.digest("bank", "vault")
     token = nexus.create_token("bank", "own", scopes=["read"])
     thief = nexus.create_token("thief", "thief", scopes=["read", "write", "erase"]).token
-    return nexus, thief, {"memory_id": memory, "job_id": job.job_id, "token_id": token.id}
+    return nexus, thief, {"memory_id": memory, "job_id": job.job_id, "token_id": token.id, "webhook_id": "none"}
 
 
 def state(nexus: Nexus) -> Any:

@@ -263,6 +263,8 @@ def test_no_public_method_of_a_limited_client_reaches_another_namespace(
         "text": "I was here.",
         "name": "mine",
         "token_id": "x",
+        "webhook_id": "x",
+        "url": "https://example.org",
         "filename": "x.md",
         "new_filename": "y.md",
         "reflection": 1,
@@ -474,7 +476,7 @@ def as_mine(value: Any) -> Any:
     return [as_mine(one) for one in value] if isinstance(value, list) else value
 
 
-BY_ID = {"memory_id": "memories", "reflection": "reflections", "token_id": "tokens"}
+BY_ID = {"memory_id": "memories", "reflection": "reflections", "token_id": "tokens", "webhook_id": "webhooks"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digest_requests, digests, embeddings, open_questions, sessions
+from nexus_tasks.storage import digest_requests, digests, embeddings, open_questions, sessions, webhooks
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.types import JobOutcome
@@ -121,4 +121,7 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
             digest_requests.satisfy(tx, session.id, covered.requests)
         want_rollover(tx, resources.settings, session.id)  # new messages may have come during the model call
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
+        if ids:
+            told = {"session_key": session.session_key, **details}
+            webhooks.tell(tx, job.namespace_id, "session.digested", told)
         return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

@@ -13,7 +13,7 @@ from datetime import datetime
 from nexus_tasks.cognition.reflect.new_facts import valid_from
 from nexus_tasks.cognition.reflect.propose import FEWEST_SUPPORTS, Changes
 from nexus_tasks.llm.answers import Insight, Relation
-from nexus_tasks.storage import conclusions, reflections, undo
+from nexus_tasks.storage import conclusions, reflections, undo, webhooks
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
@@ -132,6 +132,7 @@ class PendingChanges:
         decided = relation.holds != "both" and not pinned
         when = conclusions.takeover_time(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
+        self._tell(new, old)
         if not pinned:
             conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
@@ -139,6 +140,10 @@ class PendingChanges:
             conclusions.supersede(self.tx, self.reflection_id, loser, winner, when)
             del self.active_facts[loser.id]
             self.counts["superseded"] += 1
+
+    def _tell(self, new: Memory, old: Memory) -> None:
+        told = {"reflection": self.reflection_id, "new_id": new.id, "old_id": old.id}
+        webhooks.tell(self.tx, self.perspective.namespace_id, "contradiction.found", told)
 
     def _weakened_fact(self, relation: Relation) -> Memory | None:
         """The fact that a contradiction weakens, or ``None`` when ``relation`` weakens no fact.

@@ -29,6 +29,7 @@ from nexus_tasks.integrations.http import (
     slots,
     topics,
     transfer,
+    webhooks,
 )
 from nexus_tasks.integrations.http.browser import routes as browser
 from nexus_tasks.integrations.http.browser.visit import Visit
@@ -46,7 +47,7 @@ ROUTERS = tuple(
     one.router
     for one in (
         *(memories, recall, asking, sessions, observation, topics, consolidation, namespaces, access, operating),
-        *(jobs, progress, transfer),
+        *(jobs, progress, transfer, webhooks),
     )
 )
 

@@ -20,6 +20,7 @@ from nexus_tasks.types import (
     SourcedFact,
     TokenInfo,
     TopicInfo,
+    WebhookInfo,
 )
 
 
@@ -181,3 +182,10 @@ class DeletedTopic(Document):
 
     namespace: str
     filename: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookPage(_Page):
+    """A page of webhooks without their secrets, newest first."""
+
+    webhooks: tuple[WebhookInfo, ...]

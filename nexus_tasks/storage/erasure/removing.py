@@ -45,6 +45,7 @@ from nexus_tasks.storage.models import (
     SessionDigest,
     SessionRow,
     WantedJob,
+    WebhookDelivery,
 )
 
 Counts = Counter[str]
@@ -92,6 +93,8 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
     gone += _delete(tx, JobRun, ours)
     wanted = WantedJob.args["session_key"].as_string() == session.session_key
     gone += _delete(tx, WantedJob, and_(WantedJob.namespace_id == session.namespace_id, wanted))
+    told = WebhookDelivery.about["session_key"].as_string() == session.session_key
+    gone += _delete(tx, WebhookDelivery, and_(WebhookDelivery.namespace_id == session.namespace_id, told))
     gone += _delete(tx, SessionRow, SessionRow.id == session.id)
     return gone
 

@@ -23,6 +23,7 @@ WORDLESS = frozenset(
             "database_identity",
             "namespaces",
             "tokens",
+            "webhooks",
             "audit_log",
             "model_calls",
             "budget_holds",

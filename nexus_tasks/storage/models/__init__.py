@@ -38,6 +38,7 @@ from nexus_tasks.storage.models.observation import (
     ObservationReflection,
 )
 from nexus_tasks.storage.models.search import CommonWord, Posting, SearchTotal
+from nexus_tasks.storage.models.webhooks import WebhookDelivery, WebhookRow
 
 __all__ = [
     "AuditRow",
@@ -78,4 +79,6 @@ __all__ = [
     "Topic",
     "TopicSource",
     "WantedJob",
+    "WebhookDelivery",
+    "WebhookRow",
 ]

@@ -44,8 +44,8 @@ TABLES: tuple[type[Base], ...] = (
 )
 
 # The tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters,
-# the ledger, saved answers, tokens and the audit log belong to the deployment that wrote them. A move to another cell
-# leaves out none of them (``copying.py``).
+# the ledger, saved answers, tokens, webhooks and the audit log belong to the deployment that wrote them. A move to
+# another cell leaves out none of them (``copying.py``).
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
@@ -61,7 +61,7 @@ LEFT_BEHIND = frozenset(
             "open_questions",
         ),
         *("batch_requests", "message_batches"),
-        *("tokens", "audit_log"),
+        *("tokens", "audit_log", "webhooks", "webhook_deliveries"),
         *("cells", "placements"),
     }
 )

@@ -1,0 +1,67 @@
+"""Create, list and delete webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage import namespaces, webhooks
+from nexus_tasks.storage.models import WebhookRow
+from nexus_tasks.types import WEBHOOK_EVENTS, NewWebhook, WebhookInfo, check_namespace
+
+LONGEST_URL = 2_000  # characters
+
+
+def create_webhook(deployment: Deployment, namespace: str, url: str, *, events: Sequence[str]) -> NewWebhook:
+    """See :meth:`nexus_tasks.client.Nexus.create_webhook`."""
+    check_namespace(namespace)
+    _check_url(url, private=deployment.settings.webhook_private)
+    wanted = [event for event in WEBHOOK_EVENTS if event in events]
+    if not wanted or len(set(events)) > len(wanted):
+        raise InvalidInput(f"events must be some of {', '.join(WEBHOOK_EVENTS)}.")
+    with deployment.database.transaction() as tx:
+        row = webhooks.create(tx, namespaces.get(tx, namespace).id, url, wanted)
+        return NewWebhook(**vars(_info(row, namespace)), secret=row.secret)
+
+
+def list_webhooks(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[WebhookInfo]:
+    """See :meth:`nexus_tasks.client.Nexus.webhooks`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        return [_info(row, known.name) for row in webhooks.listed(tx, known.id, limit=limit, offset=offset)]
+
+
+def delete_webhook(deployment: Deployment, namespace: str, webhook_id: str) -> WebhookInfo:
+    """See :meth:`nexus_tasks.client.Nexus.delete_webhook`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        return _info(webhooks.remove(tx, known.id, webhook_id), known.name)
+
+
+def _check_url(url: str, *, private: bool) -> None:
+    try:
+        parts = urlsplit(url)
+        fine = bool((parts.hostname or "").encode("idna")) and parts.port != 0  # no label above 63 characters
+    except ValueError:
+        fine = False
+    if not fine or len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidInput(f"url must be an address such as https://example.org/hook, at most {LONGEST_URL:,} ASCII.")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput("url has a user or a password.", remedy="Check the signature of what is sent instead.")
+    if parts.scheme != "https" and not (private and parts.scheme == "http"):
+        raise InvalidInput(
+            "url must begin with https://.",
+            remedy="Use TLS. NEXUS_WEBHOOK_PRIVATE=true allows http:// and private addresses on a network of your own.",
+        )
+
+
+def _info(row: WebhookRow, namespace: str) -> WebhookInfo:
+    return WebhookInfo(
+        id=row.id,
+        namespace=namespace,
+        url=row.url,
+        events=tuple(row.events),  # type: ignore[arg-type]
+        created_at=row.created_at,
+    )

@@ -1,0 +1,81 @@
+"""deliver_webhook: the job that tells a webhook of one event, with a signature.
+
+A webhook is told at least once: after a crash between the answer and the commit it is told again, with the same id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import ClassVar
+
+from nexus_tasks.calling_out import post
+from nexus_tasks.errors import Permanent, Throttled, Transient
+from nexus_tasks.idempotency.kind import Arguments
+from nexus_tasks.storage import webhooks
+from nexus_tasks.storage.webhooks import Due
+from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
+from nexus_tasks.tasks.outboxes import of_rows
+from nexus_tasks.tasks.registry import job
+from nexus_tasks.types import JobOutcome, iso
+
+
+class DeliverWebhook(Arguments):
+    """One event for one webhook."""
+
+    scope: ClassVar = ("namespace", "delivery_id")
+    namespace: NamespaceName
+    delivery_id: MemoryId
+
+
+@job(
+    arguments=DeliverWebhook,
+    queue="maintenance",
+    outbox=of_rows(DeliverWebhook, webhooks.wanted, mark=webhooks.mark),
+    announced=False,  # else the webhook that does not answer would be told that it does not answer
+    run_limit=120,
+)
+@in_namespace
+def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome:
+    """Tell a webhook of an event."""
+    settings, namespace_id = work.deployment.settings, work.namespace.id
+    with work.database.transaction() as tx:
+        found = webhooks.due(tx, namespace_id, arguments.delivery_id)
+        if found is None:  # the webhook was deleted, or an earlier run has told it
+            return work.commit(tx, JobOutcome(status="gone"))
+    now = int(work.deployment.claims.now())
+    body = _body(found, work.namespace.name)
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "nexus-tasks",
+        "Nexus-Delivery": str(found.delivery.id),
+        "Nexus-Signature": f"t={now},v1={signature(found.hook.secret, now, body)}",
+    }
+    _check(post(found.hook.url, body, headers, private=settings.webhook_private))
+    with work.database.transaction() as tx:
+        webhooks.set_state(tx, namespace_id, found.delivery.id, "sent")
+        return work.commit(tx, JobOutcome(status="completed", details={"event": found.delivery.event}))
+
+
+def signature(secret: str, at: int, body: bytes) -> str:
+    """The HMAC-SHA256 of ``<seconds since the epoch>.<body>``, in hexadecimal digits."""
+    return hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def _body(found: Due, namespace: str) -> bytes:
+    delivery = found.delivery
+    told = {"id": delivery.id, "event": delivery.event, "namespace": namespace, "at": iso(delivery.created_at)}
+    return json.dumps({**told, "about": delivery.about}).encode()
+
+
+def _check(status: int) -> None:
+    """Decide by the status of the answer whether the job goes on, tries again, or gives up."""
+    if 200 <= status < 300:
+        return
+    if status == 429:
+        raise Throttled("The webhook asked to be called later.", retry_after=60.0)
+    if status in (408, 425) or status >= 500:
+        raise Transient(f"The webhook answered {status}.")
+    raise Permanent(f"The webhook answered {status}.", remedy="Mend the receiver, then `nexus jobs retry JOB`.")

@@ -1,0 +1,31 @@
+"""Webhooks: addresses that are told of events in a namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, get_args
+
+from nexus_tasks.types.document import Document
+
+# A session has a new digest; a dream has ended; a reflection found a contradiction; a job gave up.
+WebhookEvent = Literal["session.digested", "dream.finished", "contradiction.found", "job.dead"]
+WEBHOOK_EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookInfo(Document):
+    """A webhook without its secret."""
+
+    id: str
+    namespace: str
+    url: str
+    events: tuple[WebhookEvent, ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewWebhook(WebhookInfo):
+    """A webhook that was created. Only this value contains the secret; no later call returns it."""
+
+    secret: str = field(repr=False)  # the key of the signatures

@@ -1,0 +1,256 @@
+"""Webhooks: told at least once, signed, in the transaction that makes the event, and never in the own network."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus, calling_out
+from nexus_tasks.errors import InvalidInput, NotFound, Permanent, Transient
+from nexus_tasks.storage import webhooks
+from tests.integration.http_client import api, ok
+from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
+from tests.sandbox import Sandbox, engine
+
+EVENTS = ("session.digested", "dream.finished", "contradiction.found", "job.dead")
+
+
+class Receiver:
+    """A server that keeps what it is told, and answers with ``status``."""
+
+    def __init__(self) -> None:
+        self.status, self.told = 200, list[tuple[dict[str, str], bytes]]()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.told.append((dict(self.headers), body))
+                self.send_response(receiver.status)
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_args: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=b"
+
+    @property
+    def events(self) -> list[str]:
+        return [json.loads(body)["event"] for _, body in self.told]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def private(deploy: Callable[..., Sandbox]) -> Sandbox:
+    return deploy(NEXUS_WEBHOOK_PRIVATE="true")
+
+
+def hooked(here: Sandbox, receiver: Receiver, *events: str) -> Any:
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace(NAMESPACE)
+    return nexus.create_webhook(NAMESPACE, receiver.url, events=events or EVENTS)  # type: ignore[arg-type]
+
+
+def deliver(here: Sandbox) -> None:
+    """Ask for what the outbox wants, as reconcile does, and do it."""
+    kind = engine.kind("deliver_webhook")
+    with here.deployment.database.transaction() as tx:
+        wanted = [arguments for _, arguments in kind.outbox.page(here.deployment, tx, 0, 100)]
+    for arguments in wanted:
+        engine.publisher.enqueue([kind.request_for(arguments)])
+    work("deliver_webhook")
+
+
+def states(here: Sandbox) -> list[str]:
+    return [state for (state,) in here.sql("SELECT state FROM webhook_deliveries ORDER BY id")]
+
+
+def test_each_event_is_told_with_a_signature(private: Sandbox, receiver: Receiver) -> None:
+    made = hooked(private, receiver)
+    say("I live in Lisbon.", "I drink tea.")
+    work()
+    say("I live in Porto now, and no longer in Lisbon.", end=True)
+    work()
+    Nexus(private.deployment).dream(NAMESPACE)
+    work()
+    deliver(private)
+    assert {"session.digested", "dream.finished"} <= set(receiver.events)
+    headers, body = receiver.told[0]
+    at, signed = (part.partition("=")[2] for part in headers["Nexus-Signature"].split(","))
+    expected = hmac.new(made.secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(signed, expected)
+    told = json.loads(body)
+    assert (told["namespace"], headers["Nexus-Delivery"]) == (NAMESPACE, str(told["id"]))
+    assert "Lisbon" not in str(receiver.told)
+    assert set(states(private)) == {"sent"}
+    before = len(receiver.told)
+    deliver(private)
+    assert len(receiver.told) == before
+
+
+def test_only_the_wanted_events_of_the_own_namespace_are_told(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver, "dream.finished")
+    say("I live in Lisbon.", end=True)
+    say("I live in Lisbon.", namespace="others", end=True)
+    work()
+    deliver(private)
+    assert receiver.events == []
+
+
+def test_what_is_rolled_back_is_not_told(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver)
+    with suppress(ZeroDivisionError), private.deployment.database.transaction() as tx:
+        webhooks.tell(tx, 1, "dream.finished", {})
+        raise ZeroDivisionError
+    assert states(private) == []
+
+
+def test_a_webhook_that_fails_is_tried_again_and_one_that_refuses_is_a_dead_letter(
+    private: Sandbox, receiver: Receiver
+) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+    receiver.status = 503
+    deliver(private)
+    assert (len(receiver.told), states(private)) == (1, ["wanted"])
+    receiver.status = 302  # a redirection is not followed
+    time_passes(private)
+    work("deliver_webhook")
+    deliver(private)  # the dead letter itself is told to nobody
+    nexus = Nexus(private.deployment)
+    [dead] = nexus.jobs(namespace=NAMESPACE, status="dead")
+    assert (dead.kind, "302" in str(dead.error), states(private)) == ("deliver_webhook", True, ["dead"])
+    receiver.status = 200
+    nexus.retry_job(dead.id)
+    work("deliver_webhook")
+    assert (len(receiver.told), states(private)) == (3, ["sent"])
+
+
+def test_a_flushed_redis_loses_no_delivery(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+    private.flush()
+    deliver(private)
+    assert receiver.events == ["session.digested"]
+
+
+def test_an_erased_session_is_not_told_of(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+    nexus = Nexus(private.deployment)
+    nexus.forget(NAMESPACE, session_key="chat")
+    assert states(private) == []
+    nexus.forget(NAMESPACE, everything=True)
+    assert len(nexus.webhooks(NAMESPACE)) == 1
+    assert facts() == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1"),
+        *("2130706433", "127.1", "0177.0.0.1", "0x7f.1"),
+        *("[::1]", "[::]", "[::ffff:127.0.0.1]", "[::127.0.0.1]", "[64:ff9b::a00:1]", "[2002:7f00:1::]"),
+        *("[fc00::1]", "[fe80::1]", "[fec0::1]", "[ff02::1]"),
+    ],
+)
+def test_no_address_of_the_own_network_is_called(host: str) -> None:
+    with pytest.raises(Permanent, match="private network"):
+        calling_out.post(f"https://{host}/", b"", {}, private=False)
+
+
+def test_a_host_that_answers_a_byte_at_a_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling_out, "LONGEST", 0.3)
+    stopped = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with suppress(OSError), server.accept()[0] as one:
+                one.sendall(b"HTTP/1.1 ")
+                while not stopped.wait(0.02):
+                    one.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(Transient):
+            calling_out.post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, private=True)
+        stopped.set()
+        thread.join()
+    assert time.monotonic() - begun < 3
+
+
+def test_a_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name whose second answer would be private is connected to by its first address."""
+    asked: list[Any] = []
+    real = calling_out.socket.getaddrinfo
+
+    def answer(host: str, port: int, *args: Any, **given: Any) -> Any:
+        if host == "hook.example":
+            asked.append(host)
+            host = "127.0.0.1"
+        return real(host, port, *args, **given)
+
+    monkeypatch.setattr(calling_out.socket, "getaddrinfo", answer)
+    with pytest.raises(Transient):
+        calling_out.post("http://hook.example:1/", b"", {}, private=True)
+    assert asked == ["hook.example"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/",
+        "ftp://example.org",
+        "https://",
+        "https://a:b@example.org",
+        "https://a b",
+        "x" * 3_000,
+        f"https://{'a' * 64}.org",
+    ],
+)
+def test_wrong_addresses_are_refused(here: Sandbox, url: str) -> None:
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace(NAMESPACE)
+    with pytest.raises(InvalidInput):
+        nexus.create_webhook(NAMESPACE, url)
+
+
+def test_over_http(private: Sandbox, receiver: Receiver) -> None:
+    space = {"namespace": NAMESPACE}
+    with api(private) as client:
+        ok(client.post("/v1/namespaces", json=space))
+        made = ok(client.post("/v1/webhooks", json={**space, "url": receiver.url, "events": ["job.dead"]}))
+        [listed] = ok(client.get("/v1/webhooks", params=space))["webhooks"]
+        assert (listed["id"], "secret" in listed) == (made["id"], False)
+        assert ok(client.delete(f"/v1/webhooks/{made['id']}", params=space))["id"] == made["id"]
+        assert client.delete(f"/v1/webhooks/{made['id']}", params=space).status_code == 404
+        unknown = {**space, "url": receiver.url, "events": ["x"]}
+        assert client.post("/v1/webhooks", json=unknown).status_code == 422
+    with pytest.raises(NotFound):
+        Nexus(private.deployment).delete_webhook(NAMESPACE, made["id"])
