@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from nexus_tasks.errors import Permanent, Transient
 
-SECONDS = 10.0  # for each step: to connect, and to receive a part of the answer
-LONGEST = 30.0  # seconds for all steps after the connection; a host that sends a byte at a time would never end
+SECONDS = 5.0  # for each step: to connect, and to receive a part of the answer
+LONGEST = 10.0  # seconds for all steps after the connection; a host that sends a byte at a time would never end
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: IPv6 addresses that have an IPv4 address in their last bits
 _GLOBAL = ipaddress.ip_network("2000::/3")
 

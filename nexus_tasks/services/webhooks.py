@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.storage import namespaces, webhooks
+from nexus_tasks.storage import audit, namespaces, webhooks
 from nexus_tasks.storage.models import WebhookRow
 from nexus_tasks.types import WEBHOOK_EVENTS, NewWebhook, WebhookInfo, check_namespace
 
@@ -23,6 +23,7 @@ def create_webhook(deployment: Deployment, namespace: str, url: str, *, events: 
         raise InvalidInput(f"events must be some of {', '.join(WEBHOOK_EVENTS)}.")
     with deployment.database.transaction() as tx:
         row = webhooks.create(tx, namespaces.get(tx, namespace).id, url, wanted)
+        audit.record(tx, "webhook.create", namespace)
         return NewWebhook(**vars(_info(row, namespace)), secret=row.secret)
 
 
@@ -37,7 +38,9 @@ def delete_webhook(deployment: Deployment, namespace: str, webhook_id: str) -> W
     """See :meth:`nexus_tasks.client.Nexus.delete_webhook`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        return _info(webhooks.remove(tx, known.id, webhook_id), known.name)
+        removed = webhooks.remove(tx, known.id, webhook_id)
+        audit.record(tx, "webhook.delete", known.name)
+        return _info(removed, known.name)
 
 
 def _check_url(url: str, *, private: bool) -> None:

@@ -54,9 +54,13 @@ def remove(tx: Transaction, namespace_id: int, webhook_id: str) -> WebhookRow:
 
 
 def tell(tx: Transaction, namespace_id: int, event: WebhookEvent, about: Mapping[str, Any]) -> None:
-    """Let each webhook of the namespace that wants ``event`` be told of it. ``about`` has names and ids alone."""
+    """Let each webhook of the namespace that wants ``event`` be told of it. ``about`` has names and ids alone.
+
+    The webhooks are locked, so that one which is deleted meanwhile does not fail the transaction of the event.
+    """
     values = (WebhookRow.namespace_id, WebhookRow.id, literal(event), literal(dict(about), JSONB))
     wanting = select(*values).where(WebhookRow.namespace_id == namespace_id, literal(event) == any_(WebhookRow.events))
+    wanting = wanting.with_for_update(read=True, key_share=True)
     tx.execute(insert(WebhookDelivery).from_select(["namespace_id", "webhook_id", "event", "about"], wanting))
 
 

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -20,7 +21,7 @@ from nexus_tasks.errors import InvalidInput, NotFound, Permanent, Transient
 from nexus_tasks.storage import webhooks
 from tests.integration.http_client import api, ok
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
-from tests.sandbox import Sandbox, engine
+from tests.sandbox import Sandbox, engine, eventually
 
 EVENTS = ("session.digested", "dream.finished", "contradiction.found", "job.dead")
 
@@ -147,6 +148,67 @@ def test_a_webhook_that_fails_is_tried_again_and_one_that_refuses_is_a_dead_lett
     nexus.retry_job(dead.id)
     work("deliver_webhook")
     assert (len(receiver.told), states(private)) == (3, ["sent"])
+
+
+def test_a_run_that_ends_between_the_answer_and_the_commit_tells_again_with_the_same_id(
+    private: Sandbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+
+    def cut_off(*_args: Any) -> None:
+        raise Transient("The connection was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(webhooks, "set_state", cut_off)
+        deliver(private)
+    assert (len(receiver.told), states(private)) == (1, ["wanted"])
+    time_passes(private)
+    work("deliver_webhook")
+    assert states(private) == ["sent"]
+    assert len({headers["Nexus-Delivery"] for headers, _ in receiver.told}) == 1
+    assert len(receiver.told) == 2
+
+
+def test_an_erased_namespace_is_not_told_of(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+    receiver.status = 503
+    deliver(private)
+    Nexus(private.deployment).forget(NAMESPACE, everything=True)
+    receiver.status = 200
+    time_passes(private)
+    work("deliver_webhook")
+    assert (len(receiver.told), states(private)) == (1, [])
+
+
+def test_a_webhook_that_is_deleted_meanwhile_fails_no_event(private: Sandbox, receiver: Receiver) -> None:
+    made = hooked(private, receiver)
+    database, deleted = private.deployment.database, threading.Event()
+    [(namespace_id,)] = private.sql("SELECT id FROM namespaces WHERE name = :n", n=NAMESPACE)
+
+    def tell() -> None:
+        with database.transaction() as tx:
+            deleted.set()
+            webhooks.tell(tx, namespace_id, "dream.finished", {"dream": 1})
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as tx:
+            webhooks.remove(tx, namespace_id, made.id)
+            telling = pool.submit(tell)
+            assert deleted.wait(30)
+            eventually(lambda: private.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        telling.result(30)
+    assert states(private) == []
+
+
+def test_changes_of_webhooks_are_in_the_audit_log(private: Sandbox, receiver: Receiver) -> None:
+    made = hooked(private, receiver)
+    nexus = Nexus(private.deployment)
+    nexus.delete_webhook(NAMESPACE, made.id)
+    assert [one.action for one in nexus.audit(NAMESPACE)] == ["webhook.delete", "webhook.create"]
 
 
 def test_a_flushed_redis_loses_no_delivery(private: Sandbox, receiver: Receiver) -> None:
