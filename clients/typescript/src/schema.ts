@@ -1022,6 +1022,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Webhooks
+         * @description List the webhooks of a namespace without their secrets, newest first.
+         */
+        get: operations["list_webhooks"];
+        put?: never;
+        /**
+         * Create Webhook
+         * @description Let an address be told of events. Only this answer contains the secret of the signatures.
+         */
+        post: operations["create_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete Webhook
+         * @description Delete a webhook, and what it was still to be told.
+         */
+        delete: operations["delete_webhook"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1153,7 +1197,7 @@ export interface components {
             at: string;
             /**
              * Action
-             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session, erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke, token.use or token.refuse
+             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session, erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke, token.use, token.refuse, webhook.create or webhook.delete
              */
             action: string;
             /**
@@ -2557,6 +2601,30 @@ export interface components {
              * @description the whole token, which a client sends in the header Authorization
              */
             token: string;
+        };
+        /**
+         * NewWebhook
+         * @description A webhook that was created. Only this value contains the secret; no later call returns it.
+         */
+        NewWebhook: {
+            /** Id */
+            id: string;
+            /** Namespace */
+            namespace: string;
+            /** Url */
+            url: string;
+            /** Events */
+            events: ("session.digested" | "dream.finished" | "contradiction.found" | "job.dead")[];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Secret
+             * @description the key of the signatures
+             */
+            secret: string;
         };
         /**
          * ObservationStats
@@ -4111,6 +4179,61 @@ export interface components {
              * @description the longest time until the job is due; 0 when overdue; None: an event wakes the job
              */
             due_in_seconds: number | null;
+        };
+        /**
+         * WebhookBody
+         * @description An address, and the events that it is told of.
+         */
+        WebhookBody: {
+            /** Namespace */
+            namespace: string;
+            /**
+             * Url
+             * @description It begins with https://. Addresses of private networks are not called.
+             */
+            url: string;
+            /**
+             * Events
+             * @default [
+             *       "session.digested",
+             *       "dream.finished",
+             *       "contradiction.found",
+             *       "job.dead"
+             *     ]
+             */
+            events?: ("session.digested" | "dream.finished" | "contradiction.found" | "job.dead")[];
+        };
+        /**
+         * WebhookInfo
+         * @description A webhook without its secret.
+         */
+        WebhookInfo: {
+            /** Id */
+            id: string;
+            /** Namespace */
+            namespace: string;
+            /** Url */
+            url: string;
+            /** Events */
+            events: ("session.digested" | "dream.finished" | "contradiction.found" | "job.dead")[];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+        };
+        /**
+         * WebhookPage
+         * @description A page of webhooks without their secrets, newest first.
+         */
+        WebhookPage: {
+            /**
+             * Next Offset
+             * @description the `offset` of the next page, which may be empty; None: this page is the last one
+             */
+            next_offset: number | null;
+            /** Webhooks */
+            webhooks: components["schemas"]["WebhookInfo"][];
         };
         /**
          * Worker
@@ -6313,6 +6436,114 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TransferReceipt"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_webhooks: {
+        parameters: {
+            query: {
+                namespace: string;
+                /** @description The largest number on the page. */
+                limit?: number;
+                /** @description How many to leave out at the beginning. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookPage"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A repeat with the same key and body gets the answer of the first request, for 24 hours. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhook"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_webhook: {
+        parameters: {
+            query: {
+                namespace: string;
+            };
+            header?: {
+                /** @description A repeat with the same key and body gets the answer of the first request, for 24 hours. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The webhook's id. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookInfo"];
                 };
             };
             /** @description A problem */
