@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
 import subprocess
@@ -59,6 +60,41 @@ def check_metadata(wheel: Path) -> None:
     assert [link for link in re.findall(r"\]\(([^)\s]+)\)", description) if "://" not in link] == []
 
 
+def check_mcp(nexus: Path, cwd: Path, home: Path) -> None:
+    """`nexus mcp` serves its tools with the extra `embedded` alone, and keeps what it is told."""
+    calls = (
+        (
+            "initialize",
+            {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}},
+        ),
+        ("tools/call", {"name": "remember", "arguments": {"text": "Deploys happen on Tuesdays."}}),
+        ("tools/call", {"name": "recall", "arguments": {"query": "when are deploys?"}}),
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "CELERY_", "ANTHROPIC_", "PYTHON"))}
+    with subprocess.Popen(
+        [nexus, "mcp", "--namespace", "me"],
+        cwd=cwd,
+        env={**kept, "NEXUS_HOME": str(home)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        answer = {}
+        for number, (method, params) in enumerate(calls):
+            said = [{"jsonrpc": "2.0", "id": number, "method": method, "params": params}]
+            said += [{"jsonrpc": "2.0", "method": "notifications/initialized"}] if method == "initialize" else []
+            server.stdin.write("".join(json.dumps(one) + "\n" for one in said))
+            server.stdin.flush()
+            while (answer := json.loads(server.stdout.readline())).get("id") != number:
+                pass
+            assert "result" in answer, answer
+        assert "Tuesdays" in json.dumps(answer)
+        server.stdin.close()
+        assert server.wait(timeout=60) == 0
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)  # it installs the wheel with all that the wheel needs
 def test_the_wheel_works_alone(tmp_path: Path) -> None:
@@ -80,6 +116,7 @@ def test_the_wheel_works_alone(tmp_path: Path) -> None:
         assert "Deploys now happen on Thursdays." in demo
         report = run(commands / "celery", "-A", "nexus_tasks", "report", cwd=elsewhere, **home)
         assert "nexus_tasks" in report
+        check_mcp(commands / "nexus", elsewhere, tmp_path / "home")
         assert list(elsewhere.iterdir()) == []
     finally:
         embedded.stop(tmp_path / "home" / "demo")
