@@ -1,0 +1,1 @@
+"""The reliability table: the same work, model and faults for nexus-tasks and for its peers. See ``__main__``."""
