@@ -50,6 +50,7 @@ HTTP_ANSWER_SECONDS = 60  # for the answer of a call; beyond: status 504
 HTTP_LONG_SECONDS = 600  # for the answer of a long call: a question, an import, the plan of a dream
 HTTP_LONG_CALLS = 8  # long calls and exports at a time in a process; beyond: status 503
 HTTP_STREAMS = 100  # streams of jobs' events at a time in a process; beyond: status 503
+HTTP_NAMESPACE_STREAMS = 32  # of these with the tokens of a namespace; beyond: status 503
 HTTP_EVENTS_SECONDS = 600  # of one stream of a job's events
 HTTP_STALL_SECONDS = 60  # in which a client must take a part of a stream; beyond, the connection is closed
 HTTP_ANSWER_KEPT_SECONDS = 86_400  # in which a repeat with the same idempotency key gets the same answer

@@ -21,7 +21,7 @@ from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.services.access import TokenChecker
 from tests.integration.served import served
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "memory_status", "arguments": {}}}
 STATUS: dict[str, Callable[[str, str], httpx2.Response]] = {
@@ -83,6 +83,29 @@ def test_slow_calls_of_a_namespace_keep_no_other_waiting(
         assert statuses.count(200) >= limits.HTTP_NAMESPACE_REQUESTS
         assert set(statuses) <= {200, 429}
         assert STATUS[kind](url, acme).status_code == 200
+
+
+def test_streams_keep_no_other_call_of_their_namespace_waiting(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_NAMESPACE_STREAMS", turns.AT_ONCE + 1)
+    monkeypatch.setattr(limits, "HTTP_NAMESPACE_REQUESTS", turns.AT_ONCE)
+    with serving("api", here) as (port, [acme, other]), ExitStack() as stack:
+        nexus, url = Nexus(here.deployment), f"http://{LOOPBACK}:{port}"
+        jobs = {name: nexus.digest(name, "notes").job_id for name in ("acme", "other")}
+        client = stack.enter_context(httpx2.Client(timeout=30))
+
+        def stream(name: str, token: str) -> httpx2.Response:
+            asked = client.stream("GET", f"{url}/v1/jobs/{jobs[name]}/events", headers=bearer(token))
+            return stack.enter_context(asked)
+
+        streams = [stream("acme", acme) for _ in range(limits.HTTP_NAMESPACE_STREAMS)]
+        assert {one.status_code for one in streams} == {200}
+        assert httpx2.get(f"{url}/v1/status", headers=bearer(acme), timeout=20).status_code == 200
+        refused = httpx2.get(f"{url}/v1/jobs/{jobs['acme']}/events", headers=bearer(acme), timeout=20)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert refused.json()["detail"] == f"At most {turns.AT_ONCE + 1} streams of a namespace may be open."
+        assert stream("other", other).status_code == 200
+        streams[0].close()
+        eventually(lambda: stream("acme", acme).status_code == 200)
 
 
 def refuse(connection: socket.socket, asked: bytes) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 from fastapi import Depends, FastAPI, Request
 
 from nexus_tasks import limits
 from nexus_tasks.errors import Throttled
+from nexus_tasks.integrations.serving.access import current
 
 
 def install(app: FastAPI) -> None:
     """Give ``app`` its places."""
     app.state.long_calls = asyncio.Semaphore(limits.HTTP_LONG_CALLS)
     app.state.streams = asyncio.Semaphore(limits.HTTP_STREAMS)
+    app.state.streams_of = Counter[str]()
 
 
 async def _long_call(request: Request) -> AsyncIterator[None]:
@@ -23,8 +27,35 @@ async def _long_call(request: Request) -> AsyncIterator[None]:
 
 
 async def _stream(request: Request) -> AsyncIterator[None]:
-    async with _place(request.app.state.streams):
+    access = current.get()
+    with _place_of(request.app.state.streams_of, access.namespace if access else None):
+        async with _place(request.app.state.streams):
+            yield
+
+
+@contextmanager
+def _place_of(streams: Counter[str], namespace: str | None) -> Iterator[None]:
+    """Count a stream of a namespace. Streams with the operator's token (``None``) are not counted.
+
+    Raises:
+        Throttled: the namespace has as many as it may have.
+    """
+    if namespace is None:
         yield
+        return
+    if streams[namespace] >= limits.HTTP_NAMESPACE_STREAMS:
+        raise Throttled(
+            f"At most {limits.HTTP_NAMESPACE_STREAMS} streams of a namespace may be open.",
+            remedy="Close one, or ask for the job with GET /v1/jobs/{job_id} from time to time.",
+            retry_after=5.0,
+        )
+    streams[namespace] += 1
+    try:
+        yield
+    finally:
+        streams[namespace] -= 1
+        if not streams[namespace]:
+            del streams[namespace]
 
 
 def _place(places: asyncio.Semaphore) -> asyncio.Semaphore:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from weakref import WeakValueDictionary
 
 from anyio import to_thread
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nexus_tasks import limits
 from nexus_tasks.integrations.serving.access import current
@@ -23,6 +25,9 @@ class Turns:
 
     Up to ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may be open. Further ones get the status 429, so
     that one tenant does not hold all connections either. Requests with the operator's token are not counted.
+
+    A stream of events is open for minutes and holds no thread while it waits. It gives its turn back when it begins,
+    and is no longer counted here.
 
     At its start a server gets 40 threads for its requests, however few processors the machine has.
     """
@@ -49,10 +54,25 @@ class Turns:
             return
         turns = self._turns.setdefault(namespace, asyncio.Semaphore(AT_ONCE))
         self._open[namespace] += 1
-        try:
-            async with turns:
-                await self.app(scope, receive, send)
-        finally:
-            self._open[namespace] -= 1
-            if not self._open[namespace]:
-                del self._open[namespace]
+        async with AsyncExitStack() as turn:
+            turn.callback(self._close, namespace)
+            await turn.enter_async_context(turns)
+
+            async def sending(message: Message) -> None:
+                if _begins_events(message):
+                    await turn.aclose()
+                await send(message)
+
+            await self.app(scope, receive, sending)
+
+    def _close(self, namespace: str) -> None:
+        self._open[namespace] -= 1
+        if not self._open[namespace]:
+            del self._open[namespace]
+
+
+def _begins_events(message: Message) -> bool:
+    """Whether the message is the head of an answer that is a stream of events."""
+    if message["type"] != "http.response.start":
+        return False
+    return Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream")
