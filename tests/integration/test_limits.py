@@ -164,6 +164,7 @@ def test_the_pages_of_a_list_are_the_list(here: Sandbox, monkeypatch: pytest.Mon
     for number in range(7):
         client.create_namespace(f"n{number}")
         client.create_token("n0", f"token {number}")
+        client.create_webhook("n0", f"https://example.org/{number}")
         client.remember("n0", f"Text {number}.", session_key=f"s{number}")
         quarantine.set_aside(
             here.deployment.claims, SimpleNamespace(delivery_info={}, headers={}, body=""), f"f{number}"
