@@ -1,9 +1,10 @@
 """What is lost, done twice and paid twice under faults: nexus-tasks beside stock Celery, on the same stand-in model.
 
-    python -m benchmarks.peers [--sessions 40] [--only calm|kills|flush|silence|twice]
+    python -m benchmarks.peers [--sessions 80] [--only calm|kills|flush|silence|twice]
 
-A session of 5 messages is stored every 0.25 s, and its facts are asked for: one call of the model, which takes 0.5 s.
-Two workers have four threads each. Both systems use the same Postgres and Redis, one after the other. The faults:
+A session of 5 messages is stored every 0.05 s, and its facts are asked for: one call of the model, which takes 1 s.
+Two workers have four threads each, so that jobs wait when the fault comes. Both systems use the same Postgres and
+Redis, one after the other. The faults:
 
 - kills: SIGKILL for a random worker, at a quarter, half and three quarters of the sessions; another takes its place.
 - flush: FLUSHALL, at half of the sessions.
@@ -37,7 +38,7 @@ from tests.silence import Proxy, proxy
 from tests.standin import StandIn
 
 FAULTS = ("calm", "kills", "flush", "silence", "twice")
-EVERY, GIVE_UP, AT_MOST = 0.25, 40.0, 540.0  # seconds
+EVERY, GIVE_UP, AT_MOST = 0.05, 40.0, 420.0  # seconds
 HEADINGS = ["fault", "system", "sessions", "lost", "facts twice", "model calls", "input tokens", "p50", "max"]
 
 
@@ -87,7 +88,7 @@ def suffer(system: System, fault: str, sessions: int, standin: StandIn, here: Sa
                     wires.silence()
             while time.monotonic() < start + (number + 1) * EVERY:
                 look()
-                time.sleep(0.05)
+                time.sleep(0.01)
         progress, before = time.monotonic(), -1
         while len(seen) < sessions + 1 and time.monotonic() < progress + GIVE_UP:
             if len(seen) != before:
@@ -135,7 +136,7 @@ def measure(sessions: int, faults: tuple[str, ...]) -> list[list[object]]:
                         print(f"{fault} is left out: the time is over", file=sys.stderr)
                         continue
                     with (
-                        StandIn(latency=0.5) as standin,
+                        StandIn(latency=1.0) as standin,
                         sandbox(servers, **SETTINGS, **standin.environment()) as here,
                         proxy(Path(urlsplit(servers.redis_url).path)) as wires,
                     ):
@@ -152,7 +153,7 @@ def measure(sessions: int, faults: tuple[str, ...]) -> list[list[object]]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sessions", type=int, default=40)
+    parser.add_argument("--sessions", type=int, default=80)
     parser.add_argument("--only", choices=FAULTS)
     given = parser.parse_args()
     print(table(HEADINGS, measure(given.sessions, (given.only,) if given.only else FAULTS)))
