@@ -17,12 +17,14 @@ from nexus_tasks.services import context_cache
 from nexus_tasks.transcripts import context_file
 from tests.commandline import nexus
 from tests.integration.inline import say
-from tests.integration.test_nonsense import COMMANDS
+from tests.integration.test_nonsense import COMMANDS as ALL_COMMANDS
 from tests.integration.test_row_security import MINE, THEIRS, both, everything_of
 from tests.sandbox import Sandbox
 
 assert both  # the fixture
 
+# `nexus serve` runs until a signal ends it. Its requests are tried in `test_browser.py`.
+COMMANDS = [(path, leaf) for path, leaf in ALL_COMMANDS if path != ("serve",)]
 SECRET = f"secret of {THEIRS}"
 FUTURE = "of-a-later-release"  # such entries stay in the buffer when another call stores the rest
 
