@@ -11,7 +11,7 @@ from rich.text import Text
 from nexus_tasks.cli.output import emit, err, json_wanted
 from nexus_tasks.errors import JobFailed, NexusError, WaitTimeout
 
-FAILED, WAITED_IN_VAIN, INTERRUPTED = 1, 3, 130
+FAILED, MISUSED, WAITED_IN_VAIN, INTERRUPTED = 1, 2, 3, 130
 _BUG_REMEDY = "Set NEXUS_LOG_LEVEL=DEBUG and run the command again to see the traceback."
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,12 @@ def fail(error: NexusError) -> int:
     log.debug("The command failed.", exc_info=error)
     _report(type(error).__name__, error.message, error.remedy)
     return WAITED_IN_VAIN if isinstance(error, JobFailed | WaitTimeout) else FAILED
+
+
+def misused(message: str) -> int:
+    """Print, as JSON, what was wrong with the command's arguments. Returns the exit code 2."""
+    emit({"error": {"type": "UsageError", "message": message, "remedy": "Read `--help` of the command."}})
+    return MISUSED
 
 
 def crash(error: Exception) -> int:

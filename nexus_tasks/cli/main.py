@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from io import TextIOWrapper
-from typing import Annotated
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Annotated, Any
 
 import typer
 
 from nexus_tasks import __version__
 from nexus_tasks.cli.commands import CommandsByName
 from nexus_tasks.cli.completion import answer_shell
-from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
+from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up, misused
 from nexus_tasks.cli.output import no_color
 from nexus_tasks.errors import NexusError
 from nexus_tasks.types.hidden_characters import show_hidden
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # Typer exports only this subclass
 
 app = typer.Typer(
     name="nexus",
@@ -46,11 +48,14 @@ def nexus(
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its code."""
-    sys.exit(_run())
+    lost = _open_closed_streams()
+    code = _run()
+    if lost and lost.written and not code:
+        code = fail(NexusError("The output is lost: standard output is closed.", remedy="Redirect it to a file."))
+    sys.exit(code)
 
 
 def _run() -> int:
-    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # replaces characters that the terminal cannot print
@@ -62,12 +67,17 @@ def _run() -> int:
     try:
         try:
             _warn_of_mistyped_settings()
-            app(prog_name="nexus")
+            # With `--json` Typer raises wrong usage instead of printing it, and returns the code of `typer.Exit`.
+            code = app(prog_name="nexus", standalone_mode="--json" not in sys.argv)
         finally:
             # If the pipe's reader has ended, this raises BrokenPipeError here, and not during the exit of Python.
             sys.stdout.flush()
     except SystemExit as ended:  # Typer raises this exception, with the code 2 after wrong usage
         return ended.code if isinstance(ended.code, int) else FAILED
+    except _UsageError as error:
+        return misused(error.format_message())
+    except typer.Abort:
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -79,7 +89,7 @@ def _run() -> int:
         return fail(_unwritable(error)) if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else crash(error)
     except Exception as error:  # people get one line instead of a traceback
         return crash(error)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _warn_of_mistyped_settings() -> None:
@@ -91,12 +101,32 @@ def _warn_of_mistyped_settings() -> None:
             print(f"warning: {show_hidden(str(one))}", file=sys.stderr)
 
 
-def _open_closed_streams() -> None:
-    """Give a command that was started with a closed standard stream (`nexus status >&-`) an empty one."""
+class _Lost(FileIO):
+    """Takes the place of a closed standard output, and knows whether anything was written."""
+
+    written = False
+
+    def write(self, data: Any, /) -> int:
+        self.written = True
+        return super().write(data)
+
+
+def _open_closed_streams() -> _Lost | None:
+    """Give a command that was started with a closed standard stream (`nexus status >&-`) an empty one.
+
+    Returns:
+        The file in place of the standard output, if that was closed.
+    """
     # Python has None in place of a closed stream. A file that is opened later would get the stream's number.
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
+    lost = None
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open until the end
+    if sys.stdout is None:
+        lost = _Lost(os.devnull, "w")
+        sys.stdout = TextIOWrapper(BufferedWriter(lost), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
+    return lost
 
 
 def _unwritable(error: OSError) -> NexusError:

@@ -16,6 +16,7 @@ from nexus_tasks.cli.stack.lifetime import claim
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import try_lock
 from tests.commandline import nexus
+from tests.integration.inline import say, work
 from tests.sandbox import Sandbox
 
 ESCAPE = "\x1b"
@@ -70,8 +71,10 @@ def test_an_impossible_home_is_named_as_the_cause(home: str, named: str, command
 
 
 def test_a_question_without_words_finds_nothing(here: Sandbox) -> None:  # noqa: ARG001
-    Nexus().remember("acme", "I moved to Lisbon.")
-    for question in ("!!!", "…", "?"):
+    say("I moved to Lisbon!!!", "!!!")
+    work()
+    assert Nexus().search("acme", "Lisbon").missing_embeddings == 0
+    for question in ("!!!", "…", "?", " -- . "):
         assert list(Nexus().search("acme", question)) == []
 
 

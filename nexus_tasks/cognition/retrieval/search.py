@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from unicodedata import category
 
 import numpy as np
 
@@ -77,6 +78,8 @@ def ranking(
         log.warning("The embedder does not answer, so this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
     known = read_query_stats(tx, within, question, model)
+    if not any(map(_means_something, question)):
+        return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
     found = find_candidates(
         tx,
         within,
@@ -96,6 +99,11 @@ def ranking(
     )
     best = collapse(ranked, found, limit) if collapsed else ranked
     return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
+
+
+def _means_something(character: str) -> bool:
+    """Whether it is a letter, a digit or a symbol such as an emoji. The vector of punctuation alone says nothing."""
+    return character.isalnum() or (not character.isascii() and category(character).startswith("S"))
 
 
 def _covered(found: Sequence[Candidate], known: QueryStats) -> float:
