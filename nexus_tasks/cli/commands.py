@@ -16,6 +16,7 @@ from typer.main import get_group
 # In the order of `nexus --help`: a command, and the function or the group (a Typer application) that it is.
 COMMANDS = {
     "demo": "demo:demo",
+    "init": "init:init",
     "up": "stack.commands:up",
     "down": "stack.commands:down",
     "ingest": "ingest:ingest",

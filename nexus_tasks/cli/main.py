@@ -16,6 +16,7 @@ from nexus_tasks.cli.completion import answer_shell
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up, misused
 from nexus_tasks.cli.output import no_color
 from nexus_tasks.errors import NexusError
+from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.types.hidden_characters import show_hidden
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # Typer exports only this subclass
@@ -64,6 +65,7 @@ def _run() -> int:
 
         rich_utils.COLOR_SYSTEM = None
     answer_shell()
+    environment_file.load()
     try:
         try:
             _warn_of_mistyped_settings()

@@ -85,6 +85,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("hook", "install", "claude-code"),
     ("hook", "claude-code"),
     ("hook", "uninstall", "claude-code"),
+    ("init", "--yes", *IN, "--model", "offline", "--agent", "claude-code"),
     ("export", *IN, "acme.jsonl"),
     ("import", "--namespace", "copy", "acme.jsonl"),
     ("undo", "1", *IN),

@@ -46,16 +46,10 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
-    command = _command(namespace)
+    line = command(namespace)
     settings = _read(path)
-    hooks = _without_ours(_hooks(path, settings))
-    for event in EVENTS:
-        groups = hooks.setdefault(event, [])
-        if not isinstance(groups, list):
-            raise _not_settings(path, f'"hooks.{event}" is not a list')
-        matcher = {"matcher": "*"} if event == "PostToolUse" else {}
-        groups.append({**matcher, "hooks": [{"type": "command", "command": command, "timeout": _TIMEOUT}]})
-    return Change(path=path, changed=_write(path, {**settings, "hooks": hooks}), command=command)
+    hooks = with_hooks(path, without_ours(_hooks(path, settings)), wanted(line))
+    return Change(path=path, changed=_write(path, {**settings, "hooks": hooks}), command=line)
 
 
 def uninstall(path: Path) -> Change:
@@ -65,7 +59,7 @@ def uninstall(path: Path) -> Change:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
     settings = _read(path)
-    hooks = _without_ours(_hooks(path, settings))
+    hooks = without_ours(_hooks(path, settings))
     if hooks == settings.get("hooks", {}):
         return Change(path=path, changed=False, command=None)
     rest = {key: value for key, value in settings.items() if key != "hooks"} | ({"hooks": hooks} if hooks else {})
@@ -78,12 +72,48 @@ def uninstall(path: Path) -> Change:
     return Change(path=path, changed=True, command=None)
 
 
-def _command(namespace: str | None) -> str:
-    """The hook's command, with the full path of the program, because the agent's shell may have another PATH."""
+def program() -> list[str]:
+    """The command ``nexus`` with its full path, because an agent may have another PATH."""
     beside = Path(sys.executable).with_name("nexus")
     found = str(beside) if beside.exists() else shutil.which("nexus")
-    start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
-    return shlex.join([*start, *_OURS.split(), *(["--namespace", namespace] if namespace else [])])
+    return [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
+
+
+def command(namespace: str | None, *, home: str | None = None) -> str:
+    """The hook's command as a shell reads it. ``home`` is a ``NEXUS_HOME`` that the agent does not have."""
+    before = ["env", f"NEXUS_HOME={os.path.abspath(os.path.expanduser(home))}"] if home else []
+    return shlex.join([*before, *program(), *_OURS.split(), *(["--namespace", namespace] if namespace else [])])
+
+
+def wanted(line: str) -> dict[str, list[dict[str, Any]]]:
+    """Each event and the hook that belongs to it, with the command ``line``."""
+    return {event: [{"type": "command", "command": line, "timeout": _TIMEOUT}] for event in EVENTS}
+
+
+def ours(hooks: dict[str, Any]) -> dict[str, list[Any]]:
+    """Each event that has the hook of nexus-tasks, and this hook."""
+    found: dict[str, list[Any]] = {}
+    for event, groups in hooks.items():
+        for group in groups if isinstance(groups, list) else ():
+            if isinstance(group, dict) and isinstance(group.get("hooks"), list):
+                found.setdefault(event, []).extend(hook for hook in group["hooks"] if _is_ours(hook))
+    return {event: hooks for event, hooks in found.items() if hooks}
+
+
+def with_hooks(path: Path, hooks: dict[str, Any], added: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """``hooks`` and the hooks of each event of ``added``, in a group of their own.
+
+    Raises:
+        ConfigurationError: an event of ``hooks`` is not a list.
+    """
+    made = dict(hooks)
+    for event, own in added.items():
+        groups = made.get(event, [])
+        if not isinstance(groups, list):
+            raise _not_settings(path, f'"hooks.{event}" is not a list')
+        matcher = {"matcher": "*"} if event == "PostToolUse" else {}
+        made[event] = [*groups, {**matcher, "hooks": own}]
+    return made
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -109,7 +139,7 @@ def _hooks(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return hooks
 
 
-def _without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
+def without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
     """``hooks`` without the hook of nexus-tasks."""
     kept: dict[str, Any] = {}
     for event, groups in hooks.items():

@@ -8,6 +8,7 @@ import time
 
 from nexus_tasks.buffer import default_home
 from nexus_tasks.errors import NexusError
+from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ def main() -> None:
     the buffer later.
     """
     time.sleep(_LAST_LINES)
+    environment_file.load()
     settings = load_settings()
     if settings.embedded:
         from nexus_tasks import embedded

@@ -1,0 +1,98 @@
+"""The pieces of each coding agent, and of the environment file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from nexus_tasks.integrations.claude_code import install
+from nexus_tasks.integrations.setup import environment_file
+from nexus_tasks.integrations.setup.pieces import Piece
+
+AGENTS = ("claude-code", "codex", "cursor")
+
+
+def found() -> list[str]:
+    """The agents that have a folder in the user's home."""
+    return [agent for agent, folder in zip(AGENTS, (_claude(), _codex(), _cursor()), strict=True) if folder.is_dir()]
+
+
+def pieces(agents: Iterable[str], namespace: str | None, variables: Mapping[str, str]) -> list[Piece]:
+    """What to write.
+
+    Args:
+        agents: out of ``AGENTS``.
+        namespace: one namespace for everything. With ``None`` the hook has one per project, and an MCP call names one.
+        variables: the environment file's.
+    """
+    made = [
+        Piece(
+            kind="file",
+            what="environment file",
+            path=environment_file.path(),
+            value=environment_file.content(variables),
+            mode=0o600,
+        )
+    ]
+    for agent in agents:
+        made += {"claude-code": _claude_code, "codex": _codex_pieces, "cursor": _cursor_pieces}[agent](namespace)
+    return made
+
+
+def _claude_code(namespace: str | None) -> list[Piece]:
+    # Claude Code keeps the user's MCP servers beside its folder, or inside a folder that is named by the variable.
+    servers = (_claude() if os.environ.get("CLAUDE_CONFIG_DIR") else Path.home()) / ".claude.json"
+    skill = resources.files(__package__).joinpath("skill", "SKILL.md").read_text(encoding="utf-8")
+    hook = install.wanted(install.command(namespace, home=os.environ.get("NEXUS_HOME")))
+    return [
+        Piece(kind="hooks", what="hook of Claude Code", path=_claude() / "settings.json", value=hook),
+        Piece(
+            kind="json",
+            what="MCP entry of Claude Code",
+            path=servers,
+            key=("mcpServers", "nexus"),
+            value={"type": "stdio", **_server(namespace)},
+            mode=0o600,
+        ),
+        Piece(
+            kind="file",
+            what="skill of Claude Code",
+            path=_claude() / "skills" / "nexus-memory" / "SKILL.md",
+            value=skill,
+        ),
+    ]
+
+
+def _codex_pieces(namespace: str | None) -> list[Piece]:
+    path, key = _codex() / "config.toml", ("mcp_servers", "nexus")
+    return [Piece(kind="toml", what="MCP entry of Codex", path=path, key=key, value=_server(namespace), mode=0o600)]
+
+
+def _cursor_pieces(namespace: str | None) -> list[Piece]:
+    path, key = _cursor() / "mcp.json", ("mcpServers", "nexus")
+    return [Piece(kind="json", what="MCP entry of Cursor", path=path, key=key, value=_server(namespace), mode=0o600)]
+
+
+def _server(namespace: str | None) -> dict[str, Any]:
+    program, *arguments = install.program()
+    home = os.environ.get("NEXUS_HOME")
+    return {
+        "command": program,
+        "args": [*arguments, "mcp", *(["--namespace", namespace] if namespace else [])],
+        **({"env": {"NEXUS_HOME": os.path.abspath(os.path.expanduser(home))}} if home else {}),
+    }
+
+
+def _claude() -> Path:
+    return install.settings_file(project=False).parent
+
+
+def _codex() -> Path:
+    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+
+
+def _cursor() -> Path:
+    return Path.home() / ".cursor"

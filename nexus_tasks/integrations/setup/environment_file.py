@@ -1,0 +1,36 @@
+"""The environment file: settings and a key that every command of ``nexus`` reads, whatever program starts it.
+
+A coding agent that was started from a menu does not pass on what a shell exports.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from nexus_tasks.buffer import default_home
+
+_HEAD = "# Written by `nexus init`, read by every `nexus` command. Variables that are set already win.\n"
+
+
+def path() -> Path:
+    """The file ``environment`` under ``NEXUS_HOME``."""
+    return Path(default_home()) / "environment"
+
+
+def content(variables: Mapping[str, str]) -> str:
+    """The text of a file with these variables."""
+    return _HEAD + "".join(f"{name}={value}\n" for name, value in variables.items())
+
+
+def load() -> None:
+    """Set the variables of the file that are not set already. A missing or unreadable file sets none."""
+    try:
+        lines = path().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals and name.isidentifier() and "\0" not in value:
+            os.environ.setdefault(name, value)
