@@ -21,7 +21,7 @@ def ingest(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Conversations: JSONL, LoCoMo's JSON, or a transcript of Claude Code; - is the standard input.",
+            help="JSONL, LoCoMo, a transcript of Claude Code, or an export of mem0 or Honcho; - is the standard input.",
             allow_dash=True,
         ),
     ],
@@ -33,7 +33,7 @@ def ingest(
         ),
     ] = None,
     format: Annotated[
-        Literal["auto", "jsonl", "locomo", "claude-code"],
+        Literal["auto", "jsonl", "locomo", "claude-code", "mem0", "honcho"],
         typer.Option("--format", help="The file's format; auto detects it."),
     ] = "auto",
     wait: Wait = False,

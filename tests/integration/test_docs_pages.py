@@ -32,6 +32,8 @@ DOCS = ROOT / "docs"
 INLINE = (
     "asking",
     "cognition",
+    "coming-from-honcho",
+    "coming-from-mem0",
     "correcting",
     "embeddings",
     "erasure",

@@ -1,24 +1,25 @@
-"""Import conversations from files in three formats: JSONL, LoCoMo (a benchmark), and transcripts of Claude Code.
+"""Import conversations from files: JSONL, LoCoMo (a benchmark), transcripts of Claude Code, exports of mem0 and Honcho.
 
-A fault in a JSONL or LoCoMo file raises an error before any message is stored. A damaged line of a transcript is
-skipped.
+A fault in a file raises an error before any message is stored, but a damaged line of a transcript is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.importers import claude_code, jsonl, locomo
+from nexus_tasks.integrations.importers import claude_code, honcho, jsonl, locomo, mem0
 from nexus_tasks.integrations.importers.conversation import Conversation, decoded, file_error
 from nexus_tasks.integrations.importers.source import STANDARD_INPUT, read_source
 from nexus_tasks.types import check_name, check_namespace
 
 __all__ = ["Conversation", "Format", "read"]
 
-Format = Literal["auto", "jsonl", "locomo", "claude-code"]
+Format = Literal["auto", "jsonl", "locomo", "claude-code", "mem0", "honcho"]
+
+_OTHERS = {"mem0": mem0, "honcho": honcho}  # exports of other memory systems
 
 
 def read(path: Path, format: Format = "auto", *, namespace: str, session: str | None = None) -> Iterator[Conversation]:
@@ -30,12 +31,13 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
 
     Args:
         path: the file; ``-`` is the standard input.
-        format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`) or ``claude-code`` (see
-            :mod:`.claude_code`). ``auto`` detects the format by the file's content.
+        format: ``jsonl``, ``locomo``, ``claude-code``, ``mem0`` or ``honcho``; see the module of each. ``auto`` detects
+            the format by the file's content.
         namespace: the namespace of the conversations. A LoCoMo sample gets the namespace ``namespace.<sample_id>``.
         session: a session key. In JSONL the lines without a session get this key. The default for JSONL is the file's
             name without its suffix, or ``stdin``. In a transcript all messages get this key. The default for a
-            transcript is the agent's session id. LoCoMo ignores ``session``.
+            transcript is the agent's session id. In an export of mem0 or Honcho all messages get this key. LoCoMo
+            ignores ``session``.
 
     Raises:
         InvalidInput: the file cannot be read, is empty or too long, or does not have the format ``format``. The error
@@ -53,10 +55,15 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
     if format == "auto":
         if claude_code.looks_like(text):
             return iter(claude_code.parse(path, data, namespace, session))
-        format = "locomo" if locomo.looks_like(text) else "jsonl"
+        other = next((name for name, importer in _OTHERS.items() if importer.looks_like(text)), None)
+        format = cast("Format", other or ("locomo" if locomo.looks_like(text) else "jsonl"))
     if format == "locomo":
         return iter(locomo.parse(path, text, namespace))
+    if format in _OTHERS:
+        return iter(_OTHERS[format].parse(path, text, namespace, session))
     if format == "jsonl":
         default = "stdin" if path == STANDARD_INPUT else path.stem
         return iter(jsonl.parse(path, text, namespace, session or default))
-    raise InvalidInput(f"format {format!r} is not known.", remedy="Use auto, jsonl, locomo or claude-code.")
+    raise InvalidInput(
+        f"format {format!r} is not known.", remedy="Use auto, jsonl, locomo, claude-code, mem0 or honcho."
+    )

@@ -8,7 +8,6 @@ blank lines are ignored. Lines of different sessions may alternate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,12 +20,8 @@ from nexus_tasks.integrations.importers.conversation import (
     kind_of,
     parsed,
 )
-from nexus_tasks.text import shorten
-from nexus_tasks.types import Message, Role, check_name, to_utc
-
-# The years 1973 to 2286, in seconds since 1970. A time of these years in milliseconds is larger than both bounds.
-_FIRST, _LAST = 10**8, 10**10
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from nexus_tasks.integrations.importers.times import time_field
+from nexus_tasks.types import Message, Role, check_name
 
 
 def parse(path: Path, text: str, namespace: str, default_session: str) -> list[Conversation]:
@@ -67,7 +62,7 @@ def _message(record: Mapping[str, Any]) -> Message:
         content=content or "",
         role=cast("Role", "user" if role is None else role),  # Message checks the role
         author=field(record, "author", str),
-        occurred_at=_time(record.get("occurred_at")),
+        occurred_at=time_field(record, "occurred_at"),
         tool_calls=tool_calls,
         id=field(record, "id", str),
     )
@@ -78,23 +73,3 @@ def _tool_calls(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     if not all(isinstance(call, dict) for call in value):
         raise InvalidInput('"tool_calls" must be a list of objects')
     return tuple(value)
-
-
-def _time(value: object) -> datetime | None:
-    """Parse an ISO 8601 time, or a number of seconds or milliseconds since 1970. A time without an offset is in UTC."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if _FIRST <= value < _LAST:
-            return _EPOCH + timedelta(seconds=value)
-        if _FIRST * 1000 <= value < _LAST * 1000:
-            return _EPOCH + timedelta(milliseconds=value)
-        raise InvalidInput(f'"occurred_at" {value} is neither seconds nor milliseconds since 1970')
-    if not isinstance(value, str):
-        raise InvalidInput(f'"occurred_at" must be a time, not {kind_of(value)}')
-    try:
-        return to_utc(datetime.fromisoformat(value))
-    except (ValueError, OverflowError):
-        raise InvalidInput(
-            f'"occurred_at" {shorten(value, 40)!r} is not an ISO 8601 time such as 2026-03-09T14:30Z'
-        ) from None
