@@ -1976,6 +1976,12 @@ export interface components {
              * @description number of entries that were missing in an index of jobs
              */
             entries_put_back: number;
+            /**
+             * Set Aside
+             * @description keys of Redis that had a wrong type and were renamed
+             * @default []
+             */
+            set_aside: string[];
         };
         /**
          * MemoryDetails
