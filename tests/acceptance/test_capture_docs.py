@@ -14,7 +14,8 @@ from tests.transcripts.generate import day_at_work
 
 __all__ = ["folder"]  # the fixture: a user's folder whose servers end with it
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def execute(page: str, folder: Path) -> dict[str, str]:
@@ -58,5 +59,9 @@ def test_the_page_about_coding_agents_works_as_written(folder: Path) -> None:
         for path in (folder / "home").rglob("*")
         if path.is_file() and "log" in path.name
     )
+    skill = (ROOT / "nexus_tasks/integrations/setup/skill/SKILL.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```bash\n(.*?)^```", skill, re.M | re.S):
+        for line in block.splitlines():
+            assert run(line.replace(" NS", " shop"), folder), line
     run("nexus hook uninstall claude-code", folder)
     assert not (folder / ".claude" / "settings.json").exists()
