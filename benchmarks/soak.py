@@ -56,9 +56,7 @@ class Bound:
 
 
 BOUNDS = (
-    # A worker's heap takes minutes to reach its level: in the last two of three minutes it grew by 17.0 and 17.8 MiB. A
-    # leak that fast would add 170 MiB in thirty minutes.
-    Bound("worker, MiB", 24, 0.03),
+    Bound("worker, MiB", 12, 0.03),
     Bound("producer, MiB", 12, 0.03),
     Bound("Redis keys without done markers", 300, 0.2),
     Bound("Postgres connections", 4, 0.1),
