@@ -66,6 +66,12 @@ LEFT_OUT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some blocks write files into the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def worker(here: Sandbox) -> None:
     """Do everything that was asked for, as a worker that has all the time in the world."""
     work()
