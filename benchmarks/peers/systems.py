@@ -1,4 +1,4 @@
-"""The systems under test: how each is asked, how its workers start, and how what it stored is read."""
+"""nexus-tasks and stock Celery under test: each enqueues sessions, starts workers, and reads the facts that it stored."""
 
 from __future__ import annotations
 

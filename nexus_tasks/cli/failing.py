@@ -25,7 +25,7 @@ def fail(error: NexusError) -> int:
 
 
 def misused(message: str) -> int:
-    """Print, as JSON, what was wrong with the command's arguments. Returns the exit code 2."""
+    """Print the fault of the command's arguments as JSON. Returns the exit code 2."""
     emit({"error": {"type": "UsageError", "message": message, "remedy": "Read `--help` of the command."}})
     return MISUSED
 
