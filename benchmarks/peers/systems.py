@@ -1,4 +1,4 @@
-"""nexus-tasks and stock Celery under test: each enqueues sessions, starts workers, and reads the facts that it stored."""
+"""nexus-tasks and stock Celery under test: each enqueues sessions, starts workers, and reads the facts it stored."""
 
 from __future__ import annotations
 
