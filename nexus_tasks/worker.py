@@ -64,6 +64,7 @@ from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.identity import IdentityStep
+from nexus_tasks.idempotency.worker.malloc_arenas import limit_arenas
 from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
@@ -86,10 +87,11 @@ STORE_EVERY, REFRESH_EVERY = 300.0, 30.0
 def preload(sender: Any, **_kwargs: object) -> None:
     """Choose the model, and load the model's library and the embedder. ``sender`` is Celery's worker.
 
-    Variables that look like mistyped settings are logged.
+    Variables that look like mistyped settings are logged. Threads share two heaps.
     """
     if not has_jobs(sender.app):
         return
+    limit_arenas()
     sentry.start()
     for one in mistyped_settings():
         log.warning("%s", one)
