@@ -121,6 +121,14 @@ FORMS = {
     "Russian": (f"Пароль: {WORD}", WORD),
     "Chinese": (f"密码：{WORD}", WORD),
     "Japanese": (f"パスワード: {WORD}", WORD),
+    "a setting in a sentence": (
+        "The SHOP_ADMIN_KEY is 18ec00159eda8f6af4ee9f22f0aa172a now.",
+        "18ec00159eda8f6af4ee9f22f0aa172a",
+    ),
+    "a setting to set": (
+        "set `SHOP_ADMIN_KEY` to 18ec00159eda8f6af4ee9f22f0aa172a",
+        "18ec00159eda8f6af4ee9f22f0aa172a",
+    ),
 }
 
 
@@ -143,6 +151,8 @@ def test_further_forms_are_found(name: str) -> None:
         "La contraseña es obligatoria.",
         "see http://a.org/x\nand/more-words",
         "a colour [31m and [0m only",
+        "The COMMIT_SHA is 18ec00159eda8f6af4ee9f22f0aa172a now.",
+        "The API_KEY_ID is 18ec00159eda8f6af4ee9f22f0aa172a now.",
     ],
 )
 def test_further_forms_keep_ordinary_words(text: str) -> None:

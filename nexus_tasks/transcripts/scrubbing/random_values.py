@@ -54,6 +54,11 @@ _OUTER_NAME = lazy(
     r"(?:\b(?:name|key|id|Name|Key)[\"'\\]{0,6}\s{0,4}[:=]\s{0,4}[\"'\\]{0,6}(?P<named>[A-Za-z_][\w.-]{0,60})|"
     r"(?P<outer>[A-Za-z_][\w.-]{0,60})[\"'\\]{0,6}\s{0,4}(?:[:=]\s{0,4})?\{)[^{}]{0,80}\Z"
 )
+# The name of a setting in a sentence: "the SHOP_ADMIN_KEY is", "set SHOP_ADMIN_KEY to".
+_SETTING = lazy(
+    r"(?<![\w.-])(?P<name>[A-Za-z][A-Za-z0-9]{0,30}(?:_[A-Za-z0-9]{1,30}){1,6})[\"'`*]{0,4}\s{1,4}(?:is|was|to|as)"
+    r"(?:\s{1,4}(?:now|still|currently))?\s{0,4}:?\s{0,4}\Z"
+)
 # A sentence that says that a value is secret.
 _THING = (
     r"(?:pass(?:word|code|phrase|wd)?|pwd|secret|token|credentials?|creds|bearer|"
@@ -137,6 +142,9 @@ def _kind(text: str, start: int, end: int) -> str | None:
         if outer:
             return names_a_secret(outer["named"] or outer["outer"])
     line = before.rpartition("\n")[2]
+    setting = _SETTING().search(line.rstrip("\"'`(*"))
+    if setting:
+        return names_a_secret(setting["name"])
     said = _SENTENCE_BEFORE().search(line)
     if said and not _OPEN_SENTENCE().search(said["gap"]):
         value = text[start:end]

@@ -43,6 +43,9 @@ FORMATS = (
     Format("pinecone key", ("pcsk_",), r"pcsk_[A-Za-z0-9_]{30,}"),
     Format("tavily key", ("tvly-",), r"tvly-[A-Za-z0-9_-]{20,}"),
     Format("langsmith key", ("lsv2_", "ls__"), r"(?:lsv2_(?:pt|sk)_[A-Za-z0-9_]{32,}|ls__[a-f0-9]{32})"),
+    Format("lm studio token", ("sk-lm-",), r"sk-lm-[A-Za-z0-9]{6,40}:[A-Za-z0-9_-]{16,}"),
+    Format("together key", ("tgp_v1_",), r"tgp_v1_[A-Za-z0-9_-]{30,}"),
+    Format("zep key", ("z_1dWlkIjoi",), r"z_1dWlkIjoi[A-Za-z0-9_-]{20,300}\.[A-Za-z0-9_-]{40,}"),
     Format("jina key", ("jina_",), r"jina_[A-Za-z0-9_-]{30,}"),
     Format("hugging face token", ("hf_", "api_org_"), r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
     Format("replicate token", ("r8_",), r"r8_[A-Za-z0-9]{30,}"),
@@ -71,6 +74,7 @@ FORMATS = (
     Format("aws bedrock key", ("bedrock-api-key-",), r"bedrock-api-key-[A-Za-z0-9+/=_-]{40,}"),
     Format("aws session token", ("IQoJb3JpZ2lu",), r"IQoJb3JpZ2lu[A-Za-z0-9+/=%]{60,}"),
     Format("google api key", ("AIza",), r"AIza[A-Za-z0-9_-]{35}"),
+    Format("google api key", ("AQ.Ab8",), r"AQ\.Ab8[A-Za-z0-9_-]{40,}"),
     Format("google client secret", ("GOCSPX-",), r"GOCSPX-[A-Za-z0-9_-]{20,}"),
     Format("google access token", ("ya29.",), r"ya29\.[A-Za-z0-9_-]{20,}"),
     Format("google refresh token", ("1//0",), r"1//0[A-Za-z0-9_-]{30,}", wordlike=True),
@@ -105,6 +109,7 @@ FORMATS = (
     Format(
         "fly token", ("fo1_", "fm1", "fm2_"), r"(?:fo1_[\w-]{43}|fm1[ar]_[\w+/-]{60,}={0,3}|fm2_[\w+/-]{60,}={0,3})"
     ),
+    Format("vercel blob token", ("vercel_blob_rw_",), r"vercel_blob_rw_[A-Za-z0-9]{10,40}_[A-Za-z0-9]{20,}"),
     Format("vercel token", ("vcp_", "vck_", "vci_", "vca_", "vcr_"), r"vc[pkiar]_[A-Za-z0-9]{24,}", wordlike=True),
     Format("netlify token", ("nfp_", "nfc_", "nfo_", "nfu_", "nfb_"), r"nf[pcoub]_[A-Za-z0-9]{36,}", wordlike=True),
     Format("render key", ("rnd_",), r"rnd_(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{24,}", wordlike=True),
