@@ -108,6 +108,33 @@ def test_streams_keep_no_other_call_of_their_namespace_waiting(here: Sandbox, mo
         eventually(lambda: stream("acme", acme).status_code == 200)
 
 
+def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sandbox) -> None:
+    nexus = Nexus(here.deployment)
+    nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 450_000}"} for n in range(10)], observers=[])
+    with serving("api", here) as (port, [acme, other]), ExitStack() as stack:
+        asked = f"GET /v1/export HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nAuthorization: Bearer {acme}\r\n\r\n"
+
+        def export() -> bytes:
+            """The head of the answer. The rest is never read, so the call goes on."""
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            connection.settimeout(30)
+            connection.connect((LOOPBACK, port))
+            connection.sendall(asked.encode())
+            return connection.recv(400)
+
+        heads = [export() for _ in range(limits.HTTP_LONG_CALLS + 1)]
+        assert sum(b" 200 " in one for one in heads) == limits.HTTP_NAMESPACE_LONG_CALLS == limits.HTTP_LONG_CALLS // 2
+        assert all(b"Retry-After: 5" in one for one in heads if b" 503 " in one)
+        url, question = f"http://{LOOPBACK}:{port}", {"question": "What is the plan?"}
+        answered = httpx2.post(f"{url}/v1/ask", json=question, headers=bearer(other), timeout=60)
+        assert answered.status_code == 200, answered.text
+        refused = httpx2.post(f"{url}/v1/ask", json=question, headers=bearer(acme), timeout=60)
+        assert refused.status_code == 503
+        assert refused.json()["detail"] == "At most 4 long calls of a namespace may run in this process."
+        assert httpx2.get(f"{url}/v1/status", headers=bearer(acme), timeout=60).status_code == 200
+
+
 def refuse(connection: socket.socket, asked: bytes) -> None:
     connection.sendall(asked)
     said = b""

@@ -17,45 +17,55 @@ from nexus_tasks.integrations.serving.access import current
 def install(app: FastAPI) -> None:
     """Give ``app`` its places."""
     app.state.long_calls = asyncio.Semaphore(limits.HTTP_LONG_CALLS)
+    app.state.long_calls_of = Counter[str]()
     app.state.streams = asyncio.Semaphore(limits.HTTP_STREAMS)
     app.state.streams_of = Counter[str]()
 
 
 async def _long_call(request: Request) -> AsyncIterator[None]:
-    async with _place(request.app.state.long_calls):
-        yield
+    state, most = request.app.state, limits.HTTP_NAMESPACE_LONG_CALLS
+    refusal = Throttled(
+        f"At most {most} long calls of a namespace may run in this process.",
+        remedy="Wait until one ends, and read exports without a pause.",
+        retry_after=5.0,
+    )
+    with _counted(state.long_calls_of, most, refusal):
+        async with _place(state.long_calls):
+            yield
 
 
 async def _stream(request: Request) -> AsyncIterator[None]:
-    access = current.get()
-    with _place_of(request.app.state.streams_of, access.namespace if access else None):
-        async with _place(request.app.state.streams):
+    state, most = request.app.state, limits.HTTP_NAMESPACE_STREAMS
+    refusal = Throttled(
+        f"At most {most} streams of a namespace may be open.",
+        remedy="Close one, or ask for the job with GET /v1/jobs/{job_id} from time to time.",
+        retry_after=5.0,
+    )
+    with _counted(state.streams_of, most, refusal):
+        async with _place(state.streams):
             yield
 
 
 @contextmanager
-def _place_of(streams: Counter[str], namespace: str | None) -> Iterator[None]:
-    """Count a stream of a namespace. Streams with the operator's token (``None``) are not counted.
+def _counted(places: Counter[str], most: int, refusal: Throttled) -> Iterator[None]:
+    """Count a place of the caller's namespace. Places with the operator's token are not counted.
 
     Raises:
-        Throttled: the namespace has as many as it may have.
+        Throttled: ``refusal``, because the namespace has ``most`` places.
     """
-    if namespace is None:
+    access = current.get()
+    if access is None or access.namespace is None:
         yield
         return
-    if streams[namespace] >= limits.HTTP_NAMESPACE_STREAMS:
-        raise Throttled(
-            f"At most {limits.HTTP_NAMESPACE_STREAMS} streams of a namespace may be open.",
-            remedy="Close one, or ask for the job with GET /v1/jobs/{job_id} from time to time.",
-            retry_after=5.0,
-        )
-    streams[namespace] += 1
+    if places[access.namespace] >= most:
+        raise refusal
+    places[access.namespace] += 1
     try:
         yield
     finally:
-        streams[namespace] -= 1
-        if not streams[namespace]:
-            del streams[namespace]
+        places[access.namespace] -= 1
+        if not places[access.namespace]:
+            del places[access.namespace]
 
 
 def _place(places: asyncio.Semaphore) -> asyncio.Semaphore:
