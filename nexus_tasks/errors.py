@@ -73,15 +73,29 @@ class NexusError(Exception):
         return {"type": type(self).__name__, "message": self.message, "remedy": self.remedy}
 
 
+_SHOWN = 5  # errors of one input that are shown
+_SHOWN_CHARACTERS = 500  # of a field's name, and of what is wrong with it
+
+
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
     """Write the errors of a pydantic ``ValidationError`` on one line: ``field: fault; field: fault``.
 
-    A fault of the whole value has no field. The line then shows ``root`` in place of the field's name.
+    A fault of the whole value has no field. The line then shows ``root`` in place of the field's name. Of more than
+    five errors, the others are only counted.
     """
-    return "; ".join(
-        f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
-        for error in errors
-    )
+    found = list(errors)
+    more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+    return "; ".join([_fault(error, root) for error in found[:_SHOWN]] + more)
+
+
+def _fault(error: Any, root: str) -> str:
+    field, said = ".".join(map(str, error["loc"])) or root, error["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{_start(field)}: {_start(said)}"
+
+
+def _start(text: str) -> str:
+    """``text``, which may be as long as the caller's field, cut to what an error shows of it."""
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 def _rebuild(kind: type[NexusError], state: dict[str, object]) -> NexusError:

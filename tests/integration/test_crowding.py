@@ -110,6 +110,7 @@ def test_streams_keep_no_other_call_of_their_namespace_waiting(here: Sandbox, mo
 
 def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sandbox) -> None:
     nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme", scrub=False)  # which would take seconds
     nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 450_000}"} for n in range(10)], observers=[])
     with serving("api", here) as (port, [acme, other]), ExitStack() as stack:
         asked = f"GET /v1/export HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nAuthorization: Bearer {acme}\r\n\r\n"

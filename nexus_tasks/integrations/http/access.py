@@ -11,7 +11,7 @@ from pydantic import Field
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import AuditPage, TokenPage, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset
+from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Namespace, Offset
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import NewToken, TokenInfo, TokenScope
 
@@ -30,7 +30,7 @@ class TokenBody(NamedSpaceBody):
     """A token to make."""
 
     name: str = Field(description="A name for people.")
-    scopes: list[TokenScope] = Field(default=["read"])
+    scopes: Entries[TokenScope] = Field(default=["read"])
     expires_at: datetime | None = Field(None, description="The end of its validity. Default: it has no end.")
 
 

@@ -14,6 +14,7 @@ from nexus_tasks.client import Nexus
 from nexus_tasks.integrations.http import (
     access,
     asking,
+    bodies,
     consolidation,
     errors,
     health,
@@ -81,6 +82,7 @@ def api(nexus: Nexus | None = None, checker: TokenChecker | None = None, visit: 
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     errors.install(app)
     slots.install(app)
+    bodies.install(app)
     for router in (*ROUTERS, health.router, browser.router):
         app.router.routes.extend(router.routes)  # `include_router` would look through one router after the other
     return app

@@ -10,10 +10,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from nexus_tasks import limits
 from nexus_tasks.errors import WaitTimeout
+from nexus_tasks.integrations.http import bodies
 from nexus_tasks.integrations.http.caller import Needs
 from nexus_tasks.integrations.http.repeats import Handler, Repeat, once
 from nexus_tasks.integrations.http.slots import LONG_CALL
@@ -52,15 +54,21 @@ class DocumentRoute(APIRoute):
         return "GET" not in (self.methods or ()) and not reads and self.repeat != "no key"
 
     def get_route_handler(self) -> Handler:
-        """The handler of requests, which knows idempotency keys."""
+        """The handler of requests, which reads the body in its own way, and knows idempotency keys."""
         handle: Handler = super().get_route_handler()
-        if not self.takes_key:
+        if self.takes_key:
+            handle = functools.partial(once, handle=handle, kind=self.repeat)
+        if self.body_field is None:
             return handle
+        kind: Any = self.body_field.field_info.annotation
+        model, needs = TypeAdapter[Any](kind), self.needs
 
-        async def keyed(request: Request) -> Response:
-            return await once(request, handle, self.repeat)
+        async def with_body(request: Request) -> Response:
+            if needs:
+                await needs(request)  # who may not call needs no answer to the body
+            return await bodies.served(request, model, handle)
 
-        return keyed
+        return with_body
 
 
 def _answering(endpoint: Callable[..., Awaitable[Any]], status: int, *, long: bool) -> Callable[..., Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -64,6 +65,11 @@ def problem_of(error: NexusError) -> Response:
     return Response(problem_document(error), status, headers, MEDIA_TYPE)
 
 
+def wrong_request(found: Iterable[Any]) -> InvalidInput:
+    """The error of a request with pydantic's errors ``found``."""
+    return InvalidInput(f"The request is wrong: {faults(found, root='body')}.")
+
+
 def install(app: FastAPI) -> None:
     """Let ``app`` answer every error with a problem."""
 
@@ -75,7 +81,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
-        return problem_of(InvalidInput(f"The request is wrong: {faults(error.errors(), root='body')}."))
+        return problem_of(wrong_request(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, error: HTTPException) -> Response:

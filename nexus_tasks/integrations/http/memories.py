@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from nexus_tasks.integrations.http.pages import MemoryPage, PerspectivePage, nex
 from nexus_tasks.integrations.http.parameters import (
     AsOf,
     Body,
+    Entries,
     Levels,
     Limit,
     MemoryId,
@@ -39,7 +41,7 @@ class SaidBody(Body):
     role: Role = "user"
     author: str | None = Field(None, description="Default: the role.")
     occurred_at: datetime | None = Field(None, description="Default: the time of storing. Without a zone: UTC.")
-    tool_calls: list[dict[str, Any]] = Field(default=[])
+    tool_calls: Entries[dict[str, Any]] = Field(default=[])
     time_zone: str | None = Field(None, description="The speaker's, such as Europe/Lisbon.")
     id: str | None = Field(None, description="Your own id of the message. A repeat of it is not stored again.")
     expires_at: datetime | None = Field(None, description="From then on the message counts as superseded.")
@@ -50,11 +52,16 @@ class SaidBody(Body):
 class IngestBody(SessionBody):
     """Messages of a session."""
 
-    messages: list[SaidBody] = Field(max_length=limits.MESSAGES_PER_CALL)
-    observers: list[str] | None = Field(None, description="Default: the namespace's observers.")
+    messages: Entries[SaidBody] = Field(max_length=limits.MESSAGES_PER_CALL)
+    observers: Entries[str] | None = Field(None, description="Default: the namespace's observers.")
     observe: bool | None = Field(None, description="Whether notes replace the session's old messages in contexts.")
     end: bool = Field(False, description="Also end the session.")
     replace: bool = Field(False, description="A message with a known id and another text takes that one's place.")
+
+    def given(self) -> dict[str, Any]:
+        """As of any body. The messages are made one by one, so that other threads run in between."""
+        rest = self.model_dump(exclude={"namespace", "messages"}, exclude_unset=True)
+        return {**rest, "messages": [one.given() for one in self.messages]}
 
 
 class RememberBody(SpaceBody):
@@ -80,7 +87,7 @@ class ReviseBody(SpaceBody):
 async def ingest(caller: Writer, body: IngestBody) -> Receipt:
     """Store messages of a session. Facts are derived from them in the background."""
     nexus, name = await caller.space(body.namespace)
-    return await nexus.aingest(name, **body.given())
+    return await nexus.aingest(name, **await asyncio.to_thread(body.given))
 
 
 @router.post("/memories")

@@ -11,7 +11,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.http.caller import ChangingOperator, Eraser, Overseer, Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import AccessInfo, NamespacePage, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset
+from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Namespace, Offset
 from nexus_tasks.types import ForgetReceipt, NamespaceDetails, NamespaceInfo
 
 router = routes("namespaces")
@@ -21,14 +21,14 @@ class NamespaceBody(Body):
     """A namespace and settings of it."""
 
     namespace: str = Field(description="1 to 128 letters, digits and . _ - : /, without a dot in front.")
-    observers: list[str] | None = Field(None, description="Each observer gets facts of its own from later messages.")
+    observers: Entries[str] | None = Field(None, description="Each observer gets facts of its own from later messages.")
     budget_usd_per_day: float | None = Field(None, description="US dollars per day (UTC).")
     concurrency: int | None = Field(None, description="The largest number of jobs that run at a time.")
     observe: bool | None = Field(None, description="Whether notes replace old messages of long conversations.")
     scrub: bool | None = Field(None, description="Whether secrets in messages are replaced before they are stored.")
     time_zone: str | None = Field(None, description="Of speakers whose messages name none, such as Europe/Lisbon.")
     instructions: str | None = Field(None, description="What models should keep, and what they should leave out.")
-    unset: list[Literal["budget_usd_per_day", "concurrency"]] = Field(default=[], description="Settings to reset.")
+    unset: Entries[Literal["budget_usd_per_day", "concurrency"]] = Field(default=[], description="Settings to reset.")
 
 
 @router.get("/access")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from nexus_tasks import limits
 from nexus_tasks.types import Level, Standing
@@ -32,10 +32,42 @@ MemoryId = Annotated[int, Path(description="The memory's id: 17 for the citation
 JobId = Annotated[str, Path(description="The job's id.")]
 
 
+T = TypeVar("T")
+
+
+class _FirstFault(FailFast):
+    """Pydantic's mark, which alone has no hash. `Entries[str] | None` needs one."""
+
+    __hash__ = object.__hash__
+
+
+# A list whose check ends at its first wrong entry. Otherwise half a million wrong entries make as many errors.
+Entries = Annotated[list[T], _FirstFault()]
+_UNKNOWN = 10  # unknown fields that are named in the error; beyond, no field is looked at
+
+
 class Body(BaseModel):
     """The fields of a JSON body. A field that is unknown is refused, because it may be a misspelt one."""
 
     model_config = ConfigDict(extra="forbid")
+    numbers: ClassVar[tuple[str, ...]] = ()  # the names of the fields that take a number
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Find the fields that take a number."""
+        types = {name: (one.annotation, *get_args(one.annotation)) for name, one in cls.model_fields.items()}
+        cls.numbers = tuple(name for name, found in types.items() if int in found or float in found)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        """Refuse thousands of unknown fields as one fault, and ``true`` as a number: pydantic takes it for 1."""
+        if isinstance(given, dict):
+            if len(given) > len(cls.model_fields) + _UNKNOWN:
+                raise ValueError(f"there are {len(given):,} fields; at most {len(cls.model_fields)} are known")
+            if wrong := next((name for name in cls.numbers if isinstance(given.get(name), bool)), None):
+                raise ValueError(f"{wrong} must be a number, not true or false")
+        return given
 
     def given(self) -> dict[str, Any]:
         """The fields that the caller has given, without the namespace: arguments for a method of the client."""

@@ -12,7 +12,7 @@ from nexus_tasks import limits
 from nexus_tasks.integrations.http.caller import Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import SearchResults
-from nexus_tasks.integrations.http.parameters import Namespace, Observer, RankedFilter
+from nexus_tasks.integrations.http.parameters import Entries, Namespace, Observer, RankedFilter
 from nexus_tasks.types import ContextBlock, Level
 
 router = routes("recall")
@@ -22,8 +22,8 @@ class SearchBody(RankedFilter):
     """A search."""
 
     query: str = Field(max_length=limits.QUERY_CHARACTERS, description="A question, or some words.")
-    levels: list[Level] | None = Field(None, description="Only these levels. Default: all but archived messages.")
-    categories: list[str] | None = Field(None, description="Only facts of these categories.")
+    levels: Entries[Level] | None = Field(None, description="Only these levels. Default: all but archived messages.")
+    categories: Entries[str] | None = Field(None, description="Only facts of these categories.")
     since: datetime | None = Field(None, description="Only memories of this time or later. Without a zone: UTC.")
     until: datetime | None = Field(None, description="Only memories of a time before this one.")
     as_of: datetime | None = Field(None, description="Only memories that were valid at this time.")

@@ -64,16 +64,17 @@ async def once(request: Request, handle: Handler, kind: Repeat) -> Response:
     access = current.get() or Access()
     claims: Claims = request.app.state.nexus.deployment.claims
     name = kept_answers.name_of(claims, access.actor.token_id if access.actor else "operator", key)
-    taken = await asyncio.to_thread(kept_answers.take, claims, name, await _fingerprint(request, key))
+    fingerprint = await asyncio.to_thread(_fingerprint, request, key, await request.body())
+    taken = await asyncio.to_thread(kept_answers.take, claims, name, fingerprint)
     if isinstance(taken, KeptAnswer):
         return await handle(request) if kind == "anew" else _replayed(taken)
     return await _serve(request, handle, kind, claims, taken)
 
 
-async def _fingerprint(request: Request, key: str) -> str:
+def _fingerprint(request: Request, key: str, body: bytes) -> str:
     parts = (key, request.method, request.url.path, request.url.query)
     head = "\0".join(parts).encode("utf-8", "replace")
-    return hashlib.sha256(head + b"\0" + await request.body()).hexdigest()
+    return hashlib.sha256(head + b"\0" + body).hexdigest()
 
 
 def _replayed(answer: KeptAnswer) -> Response:

@@ -11,7 +11,7 @@ from nexus_tasks.integrations.http.access import NamedSpaceBody
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import WebhookPage, next_offset
-from nexus_tasks.integrations.http.parameters import Limit, Offset
+from nexus_tasks.integrations.http.parameters import Entries, Limit, Offset
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import WEBHOOK_EVENTS, NewWebhook, WebhookEvent, WebhookInfo
 
@@ -22,7 +22,7 @@ class WebhookBody(NamedSpaceBody):
     """An address, and the events that it is told of."""
 
     url: str = Field(description="It begins with https://. Addresses of private networks are not called.")
-    events: list[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS))
+    events: Entries[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS))
 
 
 @router.post("/webhooks", status_code=201)

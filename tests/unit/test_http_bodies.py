@@ -1,0 +1,97 @@
+"""The bodies of the HTTP API: few errors for many faults, whatever field they are in, and a count of their values."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from nexus_tasks.errors import InvalidInput, faults
+from nexus_tasks.integrations.http import application, bodies
+from nexus_tasks.integrations.http.memories import IngestBody
+from nexus_tasks.integrations.http.parameters import Body
+
+MANY = 20_000
+
+
+def kinds(of: type[Body] = Body) -> Iterator[type[Body]]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+KINDS = [kind for kind in kinds() if kind.__module__.startswith(application.__name__.rpartition(".")[0])]
+
+
+def is_list(annotation: Any) -> bool:
+    return annotation is list or get_origin(annotation) is list or any(map(is_list, get_args(annotation)))
+
+
+def errors(kind: type[Body], given: Any) -> int:
+    try:
+        kind.model_validate(given)
+    except ValidationError as error:
+        return error.error_count()
+    return 0
+
+
+def test_many_faults_of_any_body_make_few_errors() -> None:
+    lists = 0
+    for kind in KINDS:
+        few = len(kind.model_fields) + 10
+        assert 1 <= errors(kind, {f"f{n}": n for n in range(MANY)}) <= few, kind
+        for name, field in kind.model_fields.items():
+            if is_list(field.annotation):
+                lists += 1
+                assert 1 <= errors(kind, {name: [{f"f{n}": n for n in range(MANY)}] * MANY}) <= few, (kind, name)
+                assert 1 <= errors(kind, {name: [None] * MANY}) <= few, (kind, name)
+    assert lists >= 9
+
+
+def test_an_error_shows_few_faults_and_of_each_a_part() -> None:
+    found = [{"loc": ("x" * 100_000, n), "msg": "y" * 100_000} for n in range(1_000)]
+    said = faults(found)
+    assert len(said) < 6_000
+    assert said.endswith("; and 995 more")
+
+
+def test_true_is_no_number() -> None:
+    numbers = [(kind, name) for kind in KINDS for name in kind.numbers]
+    assert {name for _, name in numbers} >= {"limit", "max_tokens", "revision", "grace", "concurrency", "reflection"}
+    for kind, name in numbers:
+        with pytest.raises(ValidationError, match=f"{name} must be a number"):
+            kind.model_validate({name: True})
+
+
+INGEST = TypeAdapter(IngestBody)
+
+
+def test_the_values_of_a_body_are_counted_without_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies.limits, "HTTP_BODY_VALUES", 100)
+    text = json.dumps({"session_key": "s", "messages": [{"content": '{[,"\\' * 1_000}]}).encode()
+    assert bodies._checked(text, INGEST).messages
+    for wrong in (b"[" * 101, b"[" + b"{}," * 101 + b"{}]", b'{"a":"b' + b"," * 101, b"{" + b'"a":1,' * 101):
+        with pytest.raises((bodies._TooMany, InvalidInput)):
+            bodies._checked(wrong, INGEST)
+
+
+def test_the_pattern_of_texts_is_linear() -> None:
+    def seconds(body: bytes) -> float:
+        began = time.perf_counter()
+        bodies._TEXT.sub(b"", body)
+        return time.perf_counter() - began
+
+    for piece in (rb"\"", rb'"', rb"\\", rb'"\\', rb"\"a", b"\\"):
+        for end in (b"", b"\\"):
+            assert seconds(b'"' + piece * 300_000 + end) < 2, piece
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 90_000, b'{"a":' * 90_000, b"1" * 10_000])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match=re.escape("The body is not JSON") + "|dictionary"):
+        bodies._checked(body, INGEST)
