@@ -21,7 +21,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 from nexus_tasks import file_locks, files
 from nexus_tasks.buffer import entry, quarantine, stats
-from nexus_tasks.buffer.places import QUARANTINE, belongs_to, default_deployment_name, default_folder
+from nexus_tasks.buffer.places import (
+    QUARANTINE,
+    belongs_to,
+    default_deployment_name,
+    default_folder,
+    session_folder_name,
+)
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, SessionCleared
@@ -311,6 +317,20 @@ class SessionBuffer:
                 (one, quarantine.entry_of(one.kept_as) if self._is_own(one) else None)
                 for one in quarantine.every(os.path.join(self.folder, QUARANTINE))
             ]
+
+    def quarantine_of(self, agent: str, session: str | None = None) -> Sequence[Damage]:
+        """What is in quarantine of an agent, or of one of its sessions, in this deployment."""
+        with self._os_errors_explained():
+            found = quarantine.every(os.path.join(self.folder, QUARANTINE))
+        return [
+            one
+            for one in found
+            if one.agent == agent and session in (None, one.session) and (self._is_own(one) or self._made_here(one))
+        ]
+
+    def _made_here(self, damage: Damage) -> bool:
+        folder = session_folder_name(damage.agent, damage.session, self.deployment)
+        return os.path.basename(damage.kept_as).startswith(f"{folder}-")
 
     def _is_own(self, damage: Damage) -> bool:
         return damage.kind == "refused" and belongs_to(quarantine.session_folder_of(damage), self.deployment)

@@ -23,7 +23,7 @@ from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.storage import namespaces, tenancy
 from nexus_tasks.transcripts import events
-from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+from nexus_tasks.types import Message, Receipt, as_stored, check_name, check_namespace
 
 if TYPE_CHECKING:  # a search stores the buffer only when something waits in it
     from nexus_tasks.services.ingestion import SessionWriter
@@ -162,19 +162,33 @@ def _since(segments: Sequence[Segment]) -> float:
 
 
 def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
+    waiting = _store_each(deployment, buffer, segments, report)
+    if waiting is not None:
+        done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
+        report.entries += buffer.acknowledge(done)
+
+
+def _store_each(
+    deployment: Deployment,
+    buffer: SessionBuffer,
+    segments: Sequence[Segment],
+    report: StoreReport,
+    patience: float | None = None,
+) -> set[int] | None:
+    """Store entries of one session. Returns the ``entry_seq`` of those that wait; ``None``: none can be stored here."""
     entries = [(segment, entry) for segment in segments for entry in segment.entries]
     waiting = set[int]()
     try:
-        waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
+        waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report, patience)
     except (NamespaceMoving, NamespaceMoved) as error:
         # `services/cells/buffers.py` stores them in the other cell.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
         report.elsewhere += len(entries)
-        return
+        return None
     except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:
             try:
-                waiting |= _store_entries(deployment, segment, [entry], report)
+                waiting |= _store_entries(deployment, segment, [entry], report, patience)
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
     unknown = sum(not _is_known(entry) for _, entry in entries)
@@ -184,9 +198,52 @@ def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Seg
             unknown,
         )
     report.unknown += unknown
-    done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
     report.waiting += len(waiting) - unknown
-    report.entries += buffer.acknowledge(done)
+    return waiting
+
+
+def store_before_erasure(deployment: Deployment, namespace: str, session_key: str | None, *, whole: bool) -> None:
+    """Store the entries of what is about to be erased, so that the erasure reaches them too.
+
+    Otherwise the entries would be stored after the erasure, and would bring back what it has erased. A crash before the
+    erasure loses nothing. This call waits while another process stores the buffer.
+
+    Args:
+        deployment: the deployment.
+        namespace: the namespace.
+        session_key: only this session. ``None``: each session of the namespace.
+        whole: the erasure deletes the whole session, or namespace. Its entries of a type that this release does not
+            know, and its entries in quarantine, are then deleted here.
+
+    Raises:
+        StorageUnavailable: Postgres does not answer.
+        BufferError: the folder cannot be read or written.
+    """
+    buffer = deployment.buffer
+    if buffer.pending():
+        with buffer.storing(wait=True):
+            found = [one for one in buffer.recover().segments if one.agent == namespace]
+            found = [one for one in found if session_key is None or as_stored(one.session) == as_stored(session_key)]
+            for _, together in groupby(found, attrgetter("session", "start_id")):
+                segments = list(together)
+                for first in range(0, len(segments), _AT_ONCE):
+                    _store_completely(deployment, buffer, segments[first : first + _AT_ONCE], whole=whole)
+    if whole:
+        for damage in buffer.quarantine_of(namespace, session_key):
+            buffer.discard(damage)
+
+
+def _store_completely(
+    deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], *, whole: bool
+) -> None:
+    """Store entries, and delete their segments. No event waits for its message in the transcript."""
+    if _store_each(deployment, buffer, segments, StoreReport(), patience=0.0) is None:
+        return
+    for segment in segments if not whole else ():
+        for entry in segment.entries:
+            if not _is_known(entry):  # it must not keep a segment whose other entries would be stored again
+                buffer.append(segment.agent, segment.session, entry.payload, entry.context_type)
+    buffer.acknowledge(segments)
 
 
 def release(buffer: SessionBuffer, name: str | None = None, *, allowed: Collection[str] | None = None) -> int:
@@ -226,8 +283,10 @@ def release(buffer: SessionBuffer, name: str | None = None, *, allowed: Collecti
     return count
 
 
-def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
-    """Store entries of one session in one transaction.
+def _store_entries(
+    deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport, patience: float | None
+) -> set[int]:
+    """Store entries of one session in one transaction. See :func:`hook_events.settle` for ``patience``.
 
     Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the entries that must wait: events
     whose messages are not in the agent's transcript yet, and entries of an unknown type.
@@ -258,7 +317,7 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
             if call.messages:
                 _store_call(writer, call)
         session = writer.session()
-        lacking, waiting = hook_events.settle(tx, session.id if session else None, turn)
+        lacking, waiting = hook_events.settle(tx, session.id if session else None, turn, patience)
         if lacking:
             _store_call(writer, buffer_entries.told(lacking, observe=observe))
         if session := writer.session():

@@ -1,11 +1,13 @@
 """Erase memories from Postgres and Redis.
 
-An erasure has four steps:
+An erasure has five steps:
 
-1. It deletes the rows of the memories in Postgres, and adds an entry to the audit log.
-2. It drops the claims (the records in Redis) of the queued jobs that the deleted rows asked for.
-3. It asks for the jobs that derive facts and make digests again from the remaining messages.
-4. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
+1. It stores the messages that wait in this machine's session buffer for what is erased. Otherwise they would be stored
+   later, and would bring back what is erased.
+2. It deletes the rows of the memories in Postgres, and adds an entry to the audit log.
+3. It drops the claims (the records in Redis) of the queued jobs that the deleted rows asked for.
+4. It asks for the jobs that derive facts and make digests again from the remaining messages.
+5. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
    started it), the erasure also rewrites the files of the tables, because deleted rows stay in the files.
 """
 
@@ -20,7 +22,8 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
-from nexus_tasks.storage import audit, batches, namespaces
+from nexus_tasks.services import buffer_flush
+from nexus_tasks.storage import audit, batches, namespaces, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
@@ -44,6 +47,7 @@ def forget(
     check_namespace(namespace)
     if (memory_id is not None) + (session_key is not None) + bool(everything) != 1:
         raise InvalidInput("forget takes one of memory_id, session_key and everything.")
+    _store_buffered(deployment, namespace, memory_id, session_key)
     if memory_id is not None:
         forgotten = _committed(
             deployment, namespace, "erase.memory", lambda tx, i: forgetting.forget_memory(tx, i, memory_id)
@@ -83,6 +87,17 @@ def forget(
         requeued=tuple(ticket.job_id for ticket in requeued),
         not_rewritten=tuple(busy),
     )
+
+
+def _store_buffered(deployment: Deployment, namespace: str, memory_id: int | None, session_key: str | None) -> None:
+    whole = memory_id is None
+    if memory_id is not None:
+        # A message may be stored, and its entry still be in the buffer, because a process died in between.
+        with deployment.database.reading() as tx:
+            session_key = sessions.key_of_memory(tx, namespaces.get(tx, namespace).id, memory_id)
+        if session_key is None:
+            return
+    buffer_flush.store_before_erasure(deployment, namespace, session_key, whole=whole)
 
 
 def _committed(

@@ -126,18 +126,23 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
     return made
 
 
-def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
+def settle(
+    tx: Transaction, session_id: int | None, turn: Turn, patience: float | None = None
+) -> tuple[list[Message], set[int]]:
     """Decide which events are stored as messages. Call it after this transaction has stored the transcripts' messages.
+
+    An event waits at most ``patience`` seconds for its message in the transcript. ``None`` means PATIENCE.
 
     Returns:
         The messages of the events to store, and the ``entry_seq`` of the events that still wait. Events whose message
         is stored already are left out.
     """
     lacking, waiting = list[Message](), set[int]()
+    patience = PATIENCE if patience is None else patience
     for entry, message in turn.standing_in:
         if session_id is not None and _covered(tx, session_id, message):
             continue
-        if entry.time <= turn.over_at or time.time() - entry.time > PATIENCE:
+        if entry.time <= turn.over_at or time.time() - entry.time > patience:
             lacking.append(message)
         else:
             waiting.add(entry.entry_seq)

@@ -42,6 +42,12 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
     return found
 
 
+def key_of_memory(tx: Transaction, namespace_id: int, memory_id: int) -> str | None:
+    """The key of the session in which a memory was said. ``None``: there is no such memory, or it has no session."""
+    query = select(SessionRow.session_key).join(Memory, Memory.session_id == SessionRow.id)
+    return tx.scalar(query.where(Memory.namespace_id == namespace_id, Memory.id == memory_id))
+
+
 def end(tx: Transaction, session: SessionRow) -> bool:
     """End a session and request its digest. Returns whether this call requested a digest.
 

@@ -39,6 +39,8 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
         return gathered(client.members, name, {key: bound.arguments[key] for key in list(signature.parameters)[1:]})
     if name in _MAKE:
         buffers.store_pending(cells)
+    if name == "forget":  # a message that waits for another cell would come back
+        buffers.store_all(cells, wait=True)
     try:
         found = cells.route(
             namespace,
