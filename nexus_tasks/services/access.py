@@ -14,6 +14,7 @@ from nexus_tasks.storage import audit, namespaces, tokens
 from nexus_tasks.storage.audit import Actor
 from nexus_tasks.storage.models import AuditRow, Token
 from nexus_tasks.storage.tokens import Checked
+from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import (
     TOKEN_SCOPES,
     AuditEntry,
@@ -35,6 +36,11 @@ def create_token(
     """See :meth:`nexus_tasks.client.Nexus.create_token`."""
     check_namespace(namespace)
     name = check_name("name", name)
+    if scrub(name) != name:
+        raise InvalidInput(
+            "name has a secret, and the list of tokens and the audit log show names as they are.",
+            remedy="Name the token after its user or its purpose.",
+        )
     wanted = [scope for scope in TOKEN_SCOPES if scope in scopes]
     if not wanted or len(set(scopes)) > len(wanted):
         raise InvalidInput(f"scopes must be some of {', '.join(TOKEN_SCOPES)}.")

@@ -76,9 +76,11 @@ def keep(
 
     Raises:
         BufferError: the call could not be written to the buffer.
+        InvalidInput: a name has a secret.
     """
-    from nexus_tasks.services.ingestion import scrubbed
+    from nexus_tasks.services.ingestion import check_names, scrubbed
 
+    check_names(session_key, messages, observers or ())
     said = [asdict(scrubbed(one)) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
     deployment.local(_Clock).looked_at = float("-inf")

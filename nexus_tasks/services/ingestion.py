@@ -36,7 +36,7 @@ from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.text import shorten
-from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
+from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
 from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message, json_size
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,17 @@ def scrubbed(message: Message) -> Message:
     )
     room = max(MAX_CONTENT - json_size(clean), 0)  # placeholders may be longer than the secrets
     return replace(clean, content=scrub(message.content)[:room])
+
+
+def check_names(session_key: str, messages: Sequence[Message], observers: Sequence[str]) -> None:
+    """Check that no name of a call has a secret. Names cannot be scrubbed: two of them might become one.
+
+    Raises:
+        InvalidInput: one has.
+    """
+    refuse_tokens("session_key", [session_key])
+    refuse_tokens("observers", observers)
+    refuse_tokens("id", [message.id for message in messages if message.id is not None])
 
 
 def check_derivations(messages: Sequence[Message], observers: Sequence[str]) -> None:
@@ -149,12 +160,13 @@ class SessionWriter:
                 as a repeat.
 
         Raises:
-            InvalidInput: there are too many observers for so many messages, or ``changed`` is ``refuse``, and a message
-                has changed.
+            InvalidInput: there are too many observers for so many messages, a name has a secret, or ``changed`` is
+                ``refuse``, and a message has changed.
         """
         wanted = self.namespace.observers if observers is None else observers
         check_derivations(messages, wanted)
         if self.namespace.scrub:
+            check_names(self.session_key, messages, observers or ())
             messages = list(map(scrubbed, messages))
         decide = {"refuse": self._refuse, "replace": self._replace, "keep": self._keep}[changed]
         if changed != "keep":

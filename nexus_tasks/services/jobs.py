@@ -26,6 +26,7 @@ from nexus_tasks.storage import dead_letters, job_runs, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import follow_ups
+from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import (
     JOB_STATUSES,
     DroppedJob,
@@ -348,7 +349,9 @@ def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
 def pause_namespace(deployment: Deployment, namespace: str, reason: str) -> PausedNamespace:
     """See :meth:`nexus_tasks.client.Nexus.pause_namespace`."""
     with deployment.database.transaction() as tx:
-        known = namespaces.pause(tx, check_namespace(namespace), clean_text(reason))
+        before = namespaces.get(tx, check_namespace(namespace))
+        reason = clean_text(reason)
+        known = namespaces.pause(tx, namespace, scrub(reason) if before.scrub else reason)
     assert known.paused_at is not None
     _apply_cap(deployment, namespace)
     return PausedNamespace(since=known.paused_at, reason=known.paused_reason)

@@ -11,6 +11,8 @@ from nexus_tasks.event_time import check_zone
 from nexus_tasks.storage import memories, namespaces, tenancy
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
+from nexus_tasks.transcripts.scrubbing import refuse_tokens
+from nexus_tasks.transcripts.scrubbing import scrub as scrub_text
 from nexus_tasks.types import NamespaceDetails, NamespaceInfo, check_name, check_namespace, clean_text
 
 
@@ -73,7 +75,11 @@ def change_namespace(
     if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
         raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
     with deployment.database.transaction() as tx:
-        namespaces.get(tx, check_namespace(namespace))
+        before = namespaces.get(tx, check_namespace(namespace))
+        if before.scrub if scrub is None else scrub:
+            refuse_tokens("observers", observers or ())
+            # A placeholder may be longer than its secret, and the limit holds for what is stored.
+            instructions = instructions and scrub_text(instructions)[: limits.INSTRUCTIONS_CHARACTERS]
         known = namespaces.change(
             tx,
             namespace,

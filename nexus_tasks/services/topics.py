@@ -15,7 +15,7 @@ from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import LONGEST_CONTENT, TopicDraft
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.transcripts.scrubbing import scrub
-from nexus_tasks.types import TopicDetails, TopicInfo, TopicType, check_name, check_namespace, clean_text
+from nexus_tasks.types import MAX_NAME, TopicDetails, TopicInfo, TopicType, check_name, check_namespace, clean_text
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def write_topic(
         known = namespaces.ensure(tx, namespace)
         if known.scrub:
             content, name, description = scrub(content), name and scrub(name), description and scrub(description)
+            author = scrub(author)[:MAX_NAME]
         if len(content) > LONGEST_CONTENT:
             raise InvalidInput(
                 f"content has {len(content):,} characters; a topic has at most {LONGEST_CONTENT:,}.",

@@ -9,6 +9,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import audit, namespaces, webhooks
 from nexus_tasks.storage.models import WebhookRow
+from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import WEBHOOK_EVENTS, NewWebhook, WebhookInfo, check_namespace
 
 LONGEST_URL = 2_000  # characters
@@ -64,7 +65,7 @@ def _info(row: WebhookRow, namespace: str) -> WebhookInfo:
     return WebhookInfo(
         id=row.id,
         namespace=namespace,
-        url=row.url,
+        url=scrub(row.url),  # some receivers, such as Slack's and Zapier's, know a caller by a key in the address
         events=tuple(row.events),  # type: ignore[arg-type]
         created_at=row.created_at,
     )

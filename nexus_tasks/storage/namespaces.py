@@ -15,6 +15,7 @@ from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.engine import LEAVING, Transaction
 from nexus_tasks.storage.models import Namespace
+from nexus_tasks.transcripts.scrubbing import refuse_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +109,15 @@ def get(tx: Transaction, name: str) -> NamespaceSettings:
 
 
 def ensure(tx: Transaction, name: str) -> NamespaceSettings:
-    """The namespace of this name. A missing namespace is created with default settings."""
+    """The namespace of this name. A missing namespace is created with default settings.
+
+    Raises:
+        InvalidInput: it is missing, and its name has a secret.
+    """
     found = find(tx, name)
     if found:
         return found
+    refuse_tokens("namespace", [name])
     tx.execute(insert(Namespace).values(name=name).on_conflict_do_nothing())
     tenancy.include_new(tx)
     return get(tx, name)

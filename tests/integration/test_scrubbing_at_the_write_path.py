@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.types.hidden_characters import strip_hidden
@@ -125,3 +126,97 @@ def test_a_namespace_can_switch_it_off(here: Sandbox) -> None:  # noqa: ARG001 -
     Nexus().remember("another", SENTENCE)
     assert "[scrubbed: github token]" in stored()
     assert Nexus().set_namespace(NAMESPACE, scrub=True).scrub is True
+
+
+NAMED = f"agent {TOKEN}"
+
+
+def test_what_a_namespace_says_to_models_and_to_operators(here: Sandbox) -> None:
+    client = Nexus()
+    client.create_namespace(NAMESPACE, instructions=SENTENCE)
+    assert_scrubbed(client.namespace(NAMESPACE).instructions)
+    told = nexus("namespaces", "set", NAMESPACE, "--instructions", f"Again: {SENTENCE}", "--json")
+    assert_scrubbed(json.loads(told.stdout)["instructions"])
+    assert_scrubbed(client.pause_namespace(NAMESPACE, SENTENCE).reason)
+    client.resume_namespace(NAMESPACE)
+    assert not [row for row in here.sql("SELECT n::text FROM namespaces n") if TOKEN in str(row)]
+    client.set_namespace(NAMESPACE, instructions=SENTENCE, scrub=False)
+    assert client.namespace(NAMESPACE).instructions == SENTENCE
+    topic = client.write_topic(NAMESPACE, "deploy.md", "text", author="ann")
+    client.set_namespace(NAMESPACE, scrub=True)
+    client.write_topic(NAMESPACE, topic.filename, "other text", author=NAMED)
+    assert not [row for row in here.sql("SELECT t::text FROM topics t") if TOKEN in str(row)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.ingest(NAMESPACE, NAMED, [{"content": "one"}]),
+        lambda client: client.ingest(NAMESPACE, "chat", [{"content": "one", "id": NAMED}]),
+        lambda client: client.ingest(NAMESPACE, "chat", [{"content": "one"}], observers=["ops", NAMED]),
+        lambda client: client.ingest(TOKEN, "chat", [{"content": "one"}]),
+        lambda client: client.create_namespace(TOKEN),
+        lambda client: client.set_namespace(NAMESPACE, observers=[NAMED]),
+        lambda client: client.create_token(NAMESPACE, NAMED),
+        lambda client: client.create_token(NAMESPACE, "password=Swordfish-77"),
+    ],
+)
+def test_names_with_a_secret_are_refused_without_quoting_it(here: Sandbox, call: Callable[[Nexus], object]) -> None:
+    Nexus().create_namespace(NAMESPACE)
+    with pytest.raises(InvalidInput, match="has a secret") as refused:
+        call(Nexus())
+    assert not [secret for secret in SECRETS if secret in str(refused.value)]
+    for table in ("sessions", "memories", "namespaces", "tokens", "derivations", "audit_log"):
+        assert not [row for row in here.sql(f"SELECT t::text FROM {table} t") if TOKEN in str(row)]
+
+
+def test_a_name_with_a_secret_is_not_buffered_either(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: Database) -> None:  # noqa: ARG001
+        raise StorageUnavailable("Postgres is away.")
+
+    monkeypatch.setattr(Database, "transaction", away)
+    with pytest.raises(InvalidInput, match="session_key has a secret"):
+        Nexus().ingest(NAMESPACE, NAMED, [{"content": "one"}])
+    assert not [path for path in here.folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+
+def test_names_that_only_look_odd_are_taken(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
+    client = Nexus()
+    for name in ("user:ann:session:8f14e45fceea167a5a36dedd4bea2543", "password: reset", "sess_68a5b6c7d8e9f0a1b2c3"):
+        assert client.ingest(NAMESPACE, name, [{"content": "one", "id": name}], observers=[name]).stored == 1
+    client.create_token(NAMESPACE, "deploy key of ann")
+    client.set_namespace(NAMESPACE, scrub=False)
+    assert client.ingest(NAMESPACE, NAMED, [{"content": "one", "id": NAMED}]).stored == 1
+
+
+def test_what_an_export_of_somebody_else_holds(here: Sandbox, tmp_path: Path) -> None:
+    client = Nexus()
+    client.create_namespace("before", scrub=False, instructions=SENTENCE)
+    call = {"name": "shell", "input": {"env": {"API_TOKEN": TOKEN}}}
+    said = {"role": "assistant", "author": NAMED, "content": SENTENCE, "tool_calls": [call], "data": {TOKEN: TOKEN}}
+    client.ingest("before", "chat", [said])
+    client.write_topic("before", "deploy.md", SENTENCE, name=NAMED, description=SENTENCE, author=NAMED)
+    client.export("before", tmp_path / "as-it-is.jsonl")
+    client.import_("same", tmp_path / "as-it-is.jsonl")
+    assert client.memories("same")[0].content == SENTENCE, "the export says that its namespace is not scrubbed"
+    client.forget("before", everything=True)
+    client.forget("same", everything=True)
+    here.sql("UPDATE namespaces SET instructions = ''")
+    forged = (tmp_path / "as-it-is.jsonl").read_text().replace('"scrub": false', '"scrub": true')
+    (tmp_path / "forged.jsonl").write_text(forged)
+    client.import_(NAMESPACE, tmp_path / "forged.jsonl")
+    assert_scrubbed(stored())
+    for table in ("memories", "topics", "namespaces", "sessions"):
+        assert not [row for row in here.sql(f"SELECT t::text FROM {table} t") if TOKEN in str(row)], table
+    (tmp_path / "named.jsonl").write_text(forged.replace('"session_key": "chat"', f'"session_key": "{NAMED}"'))
+    with pytest.raises(InvalidInput, match=r"Line \d+: a name has a secret"):
+        client.import_("named", tmp_path / "named.jsonl")
+
+
+def test_the_key_in_the_address_of_a_webhook_is_called_and_not_shown(here: Sandbox) -> None:
+    client, address = Nexus(), f"https://example.org/hook?token={TOKEN}"
+    client.create_namespace(NAMESPACE)
+    made = client.create_webhook(NAMESPACE, address)
+    assert here.sql("SELECT url FROM webhooks") == [(address,)], "the worker needs it"
+    for shown in (made, *client.webhooks(NAMESPACE), client.delete_webhook(NAMESPACE, made.id)):
+        assert shown.url.startswith("https://example.org/hook?token=[scrubbed:")

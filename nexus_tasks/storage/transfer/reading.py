@@ -21,6 +21,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
+from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
 from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
 
 AT_ONCE = 1_000  # rows per insert
@@ -96,6 +97,7 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[Line]) -> dict
 class _Reading:
     def __init__(self, tx: Transaction, namespace_id: int) -> None:
         self.tx, self.namespace_id = tx, namespace_id
+        self.scrub = True  # the setting of the namespace, which the header may change
         self.ids: Ids = {name: {} for name in _MODELS}
         self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the superseding memory)
         # The exported rows of two tables. These rows refer to memories, which come later in the export.
@@ -133,6 +135,11 @@ class _Reading:
         given = header.get("settings", {})
         settings = {name: given[name] for name in SETTINGS if name in given}
         _check_settings(line, settings)
+        self.scrub = bool(settings.get("scrub", self._scrubs()))
+        if self.scrub and settings.get("instructions"):
+            settings["instructions"] = scrub(settings["instructions"])[: limits.INSTRUCTIONS_CHARACTERS]
+        if self.scrub:
+            refuse_tokens(f"Line {line}: observers", settings.get("observers") or ())
         if settings:
             tables = ", ".join(f"{name} = s.{name}" for name in settings)
             self.tx.execute(
@@ -142,6 +149,9 @@ class _Reading:
                 ),
                 {"settings": _json(settings), "n": self.namespace_id},
             )
+
+    def _scrubs(self) -> bool:
+        return bool(self.tx.scalar(text("SELECT scrub FROM namespaces WHERE id = :n"), {"n": self.namespace_id}))
 
     def _rows(self, model: type[Base], run: Iterable[Line]) -> int:
         count, page, characters = 0, list[tuple[int, dict[str, Any]]](), 0
@@ -167,6 +177,8 @@ class _Reading:
                     f"Line {line} has fields that this version does not know: {', '.join(sorted(unknown))}."
                 )
             _check_row(line, row, table)
+            if self.scrub:
+                _scrub_row(line, row)
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
         made = insert_rows(self.tx, model, rows, returning="id" if own else "")
@@ -320,6 +332,27 @@ def _check_row(line: int, row: Mapping[str, Any], table: Table) -> None:
             _check_content(row)
     except InvalidInput as error:
         raise InvalidInput(f"Line {line}: {error.message}", remedy=error.remedy) from None
+
+
+# The columns with texts of people and models. `_check_content` bounds what they have together.
+_TEXTS = (
+    *("content", "author", "made_by", "name", "description"),
+    *("observations", "current_task", "suggested_response"),
+)
+
+
+def _scrub_row(line: int, row: dict[str, Any]) -> None:
+    """Replace the secrets in a row, as ``services/ingestion.py`` does in a message. Refuse names with one."""
+    refuse_tokens(f"Line {line}: a name", [row[name] for name in _NAMES if name != "author" and row.get(name)])
+    for name in _TEXTS:
+        if isinstance(row.get(name), str):
+            row[name] = scrub(row[name])
+    if row.get("author"):
+        row["author"] = row["author"][: limits.NAME_CHARACTERS]
+    if row.get("tool_calls"):
+        row["tool_calls"] = [scrub_value(call) for call in row["tool_calls"]]
+    if row.get("data"):
+        row["data"] = json.dumps(scrub_value(_data(row["data"])), ensure_ascii=False)
 
 
 def _check_value(name: str, value: Any, table: Table) -> None:

@@ -22,9 +22,11 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from nexus_tasks.errors import InvalidInput
 from nexus_tasks.transcripts.scrubbing.assignments import scrub_assignments, secret_name
 from nexus_tasks.transcripts.scrubbing.documents import scrub_documents
 from nexus_tasks.transcripts.scrubbing.key_blocks import scrub_private_keys
@@ -36,7 +38,7 @@ from nexus_tasks.transcripts.scrubbing.sentences import scrub_sentences
 from nexus_tasks.transcripts.scrubbing.shapes import scrub_tokens
 from nexus_tasks.transcripts.scrubbing.tables import scrub_tables
 
-__all__ = ["scrub", "scrub_value"]
+__all__ = ["refuse_tokens", "scrub", "scrub_value"]
 
 _DEEPEST = 100  # levels of nesting in a JSON value; values that are nested deeper are left out
 _DEEPEST_BASE64 = 3  # the largest number of nested base64 texts that are decoded
@@ -91,6 +93,22 @@ def _plain_letters() -> dict[int, str]:
 
 def _scrub_all(text: str) -> str:
     return _scrub_base64(_scrub_plain(text))
+
+
+def refuse_tokens(field_name: str, names: Iterable[str]) -> None:
+    """Check that names, which are stored as they are, have no token of a known shape and no password in an address.
+
+    Only these rules are used. Others go by a word beside a value, and would refuse the session key ``session:8f14e4``.
+
+    Raises:
+        InvalidInput: one of them has. The message does not quote it.
+    """
+    text = _visible("\n".join(names))
+    if scrub_urls(scrub_tokens(text)) != text:
+        raise InvalidInput(
+            f"{field_name} has a secret, and names are stored and shown as they are.",
+            remedy="Choose a name without it. `nexus namespaces set NAMESPACE --no-scrub` allows it.",
+        )
 
 
 def scrub_value(value: Any, depth: int = 0) -> Any:
