@@ -71,7 +71,7 @@ from nexus_tasks import Nexus
 setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
 Nexus().forget("acme", session_key="chat")
 """
-    ended = subprocess.run([sys.executable, "-c", script], env=here.environment, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", script], env=here.environment, timeout=300, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert said(here) == ["one", SECRET]
     assert SessionBuffer(here.folder / "buffer").pending() == (died == "stored")
