@@ -33,6 +33,8 @@ _SAYING = frozenset(
 # The tags of a rendered observation log. The lines of a log have no citation ids.
 _LOG, _END_OF_LOG = "<observation-log>", "</observation-log>"
 
+_MARKS = ("[m", "## ", _LOG)  # a text without one of them has no echo
+
 
 def cited_ids(text: str) -> set[int]:
     """The ids of the memories that ``text`` cites."""
@@ -57,6 +59,8 @@ def without_echo(text: str, role: str, told: Mapping[int, str]) -> str:
             cites says the same, or when it is a heading above such a line.
         told: the result of :func:`told_by`.
     """
+    if not any(mark in text for mark in _MARKS):
+        return "\n".join(text.splitlines()).strip()
     lines = _without_logs(text).splitlines()
     marks = [bool(_CITED.match(line)) for line in lines]
     if role == "user":

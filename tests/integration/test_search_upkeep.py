@@ -231,7 +231,7 @@ def test_a_search_reads_no_whole_table(here: Sandbox) -> None:
     plans = list[str]()
 
     def explain(connection: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:
-        if "found AS" in statement:
+        if "every AS" in statement:
             plan = connection.connection.cursor().execute("EXPLAIN " + statement, values).fetchall()
             plans.append("\n".join(line for (line,) in plan))
 

@@ -97,11 +97,11 @@ def _above_floor(found: Ranking, embedder: Embedder) -> list[Ranked]:
 def _without_echoes(tx: Transaction, namespace_id: int, rows: Sequence[ContextRow]) -> list[ContextRow]:
     """``rows``, without the messages that only repeat what memory told, and without the echoes in the others."""
     told = told_by(tx, namespace_id, ((row.role or "user", row.content) for row in rows if row.level == "raw"))
-    said = (
-        row._replace(content=without_echo(row.content, row.role or "user", told)) if row.level == "raw" else row
+    kept = (
+        (row, without_echo(row.content, row.role or "user", told) if row.level == "raw" else row.content)
         for row in rows
     )
-    return [row for row in said if row.content]
+    return [row if said == row.content else row._replace(content=said) for row, said in kept if said]
 
 
 def _touches(asked: frozenset[str], row: ContextRow) -> bool:

@@ -15,6 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from nexus_tasks.storage.searching.candidates import K1, B, WeightedWord
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
@@ -49,8 +52,8 @@ def weight_of_all(opening: QueryStats) -> float:
     return sum(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
 
 
-def score_of_one(tokens: int, opening: QueryStats) -> float:
-    """What a word of weight 1 adds to the score of a memory of so many tokens that has the word once."""
+def score_of_one(tokens: npt.NDArray[np.float64], opening: QueryStats) -> npt.NDArray[np.float64]:
+    """What a word of weight 1 adds to the scores of memories of so many tokens that have the word once."""
     length = WORDS_PER_TOKEN * tokens / max(opening.mean_length, 1.0)
     return (K1 + 1) / (1 + K1 * (1 - B + B * length))
 

@@ -221,8 +221,10 @@ class _Turns:
 
 def _known(cosines: Sequence[float | None]) -> Scores:
     """Cosine similarities. A memory without a vector gets the lowest similarity of all other memories."""
-    least = min((one for one in cosines if one is not None), default=0.0)
-    return np.array([least if one is None else one for one in cosines])
+    known = np.array(cosines, np.float64)  # NaN for ``None``
+    missing = np.isnan(known)
+    known[missing] = known[~missing].min() if not missing.all() else 0.0
+    return known
 
 
 def _standardised(scores: Scores) -> Scores:

@@ -109,7 +109,8 @@ def _means_something(character: str) -> bool:
 def _covered(found: Sequence[Candidate], known: QueryStats) -> float:
     if known.memories < FEW and any(one.words > 0 for one in found):
         return 1.0  # among few memories a word's rarity says little
-    said = max((one.words / score_of_one(one.tokens, known) for one in found if one.fits), default=0.0)
+    fitting = np.array([(one.words, one.tokens) for one in found if one.fits and one.words > 0]).reshape(-1, 2)
+    said = float((fitting[:, 0] / score_of_one(fitting[:, 1], known)).max(initial=0.0))
     return said / max(weight_of_all(known), 1e-9)
 
 

@@ -32,7 +32,7 @@ def distance(dimensions: int, *, indexed: bool) -> str:
             from reading the text of ``:vector`` again for each row: 384 numbers take about 10 µs.
     """
     kind = f"halfvec({int(dimensions)})"
-    asked = f"CAST(CAST(:vector AS text) AS {kind})"
+    asked = f"CAST(:vector AS {kind})"
     return f"CAST(e.vector AS {kind}) <=> {asked if indexed else f'(SELECT {asked})'}"
 
 
