@@ -1104,6 +1104,7 @@ class Nexus:
         observe: bool | None = None,
         scrub: bool | None = None,
         time_zone: str | None = None,
+        language: str | None = None,
         instructions: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
@@ -1119,6 +1120,7 @@ class Nexus:
             observe: whether long conversations are observed.
             scrub: whether secrets in messages are replaced before the messages are stored.
             time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon``.
+            language: the language of all texts, such as ``german``. Default: guessed for each text.
             instructions: what models should keep, and what they should leave out.
             unset: names of settings to reset.
 
@@ -1137,6 +1139,7 @@ class Nexus:
             observe=observe,
             scrub=scrub,
             time_zone=time_zone,
+            language=language,
             instructions=instructions,
             unset=unset,
         )
@@ -1151,6 +1154,7 @@ class Nexus:
         observe: bool | None = None,
         scrub: bool | None = None,
         time_zone: str | None = None,
+        language: str | None = None,
         instructions: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
@@ -1169,10 +1173,13 @@ class Nexus:
             time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon`` or ``+05:30``.
                 Words such as "yesterday" mean a day there. It holds for messages that are stored from now on. Default
                 of a new namespace: UTC.
+            language: the language of all texts, such as ``german``: a search finds other forms of its words. Default:
+                guessed for each text. After a change, a worker makes the words of the stored memories anew; until it
+                has done so, a search may miss some of them. An error lists the languages that Postgres knows.
             instructions: what models should keep, and what they should leave out ("remember allergies, ignore small
                 talk"), at most 2,000 characters. Claude reads them with every prompt that makes facts, digests, topics
                 or notes; the offline model does not. An empty text removes them.
-            unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
+            unset: names of settings (``budget_usd_per_day``, ``concurrency``, ``language``) to reset to their default.
 
         Returns:
             The namespace with its settings.
@@ -1190,6 +1197,7 @@ class Nexus:
             observe=observe,
             scrub=scrub,
             time_zone=time_zone,
+            language=language,
             instructions=instructions,
             unset=unset,
         )

@@ -18,7 +18,7 @@ from nexus_tasks.types import NamespaceDetails, NamespaceInfo
 app = typer.Typer(help="List namespaces (tenants), make them and change their settings.", no_args_is_help=True)
 
 # The names that `--unset` takes, each with the setting that the name resets.
-_UNSETTABLE = {"budget": "budget_usd_per_day", "concurrency": "concurrency"}
+_UNSETTABLE = {"budget": "budget_usd_per_day", "concurrency": "concurrency", "language": "language"}
 
 
 def _unset(values: list[str] | None) -> list[str] | None:
@@ -53,6 +53,13 @@ TimeZone = Annotated[
     str | None,
     typer.Option(
         "--time-zone", metavar="TZ", help="Time zone of the speakers, such as Europe/Lisbon or +05:30. Default: UTC."
+    ),
+]
+
+Language = Annotated[
+    str | None,
+    typer.Option(
+        "--language", metavar="L", help="Language of all texts, such as german. Default: guessed for each text."
     ),
 ]
 
@@ -96,11 +103,15 @@ def set_(
     observe: Observe = None,
     scrub: Scrub = None,
     time_zone: TimeZone = None,
+    language: Language = None,
     instructions: Instructions = None,
     unset: Annotated[
         list[str] | None,
         typer.Option(
-            "--unset", metavar="S", help="Reset a setting to its default: budget or concurrency.", callback=_unset
+            "--unset",
+            metavar="S",
+            help="Reset a setting to its default: budget, concurrency or language.",
+            callback=_unset,
         ),
     ] = None,
     json: Json = False,
@@ -115,6 +126,7 @@ def set_(
         observe=observe,
         scrub=scrub,
         time_zone=time_zone,
+        language=language,
         instructions=instructions,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
@@ -130,6 +142,7 @@ def create(
     observe: Observe = None,
     scrub: Scrub = None,
     time_zone: TimeZone = None,
+    language: Language = None,
     instructions: Instructions = None,
     json: Json = False,
 ) -> None:
@@ -143,6 +156,7 @@ def create(
         observe=observe,
         scrub=scrub,
         time_zone=time_zone,
+        language=language,
         instructions=instructions,
     )
     _emit_or_print(client.namespace(namespace), json)
@@ -176,6 +190,7 @@ def _print_namespace(found: NamespaceDetails) -> None:
         "observe": "long conversations" if found.observe else "no",
         "secrets": "scrubbed" if found.scrub else "stored as they are",
         "time zone": found.time_zone,
+        "language": found.language or "guessed for each text",
         "instructions": found.instructions or "none",
         "memories": words.memory_counts(found.memories),
     }

@@ -178,7 +178,19 @@ CHECKS: Mapping[str, Check] = {
         _name,
     ),
     **dict.fromkeys(
-        ("urgency", "format", "count", "name", "description", "type", "action", "time_zone", "min_standing"), _name
+        (
+            "urgency",
+            "format",
+            "count",
+            "name",
+            "description",
+            "type",
+            "action",
+            "time_zone",
+            "min_standing",
+            "language",
+        ),
+        _name,
     ),
     "reason": _name,
     "job_id": _job_id,

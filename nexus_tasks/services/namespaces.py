@@ -34,6 +34,7 @@ def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:
             observe=known.observe,
             scrub=known.scrub,
             time_zone=known.time_zone,
+            language=known.language,
             instructions=known.instructions,
             memories=memories.count_by_level(tx, known.id),
         )
@@ -55,6 +56,7 @@ def change_namespace(
     observe: bool | None,
     scrub: bool | None,
     time_zone: str | None,
+    language: str | None,
     instructions: str | None,
     unset: Sequence[str],
 ) -> NamespaceInfo:
@@ -72,10 +74,12 @@ def change_namespace(
                 f"instructions have {len(instructions):,} characters, and may have"
                 f" {limits.INSTRUCTIONS_CHARACTERS:,}: each model call pays for them."
             )
-    if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
+    if unknown := set(unset) - {"budget_usd_per_day", "concurrency", "language"}:
         raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
     with deployment.database.transaction() as tx:
         before = namespaces.get(tx, check_namespace(namespace))
+        if language is not None and language not in (known_languages := namespaces.languages(tx)):
+            raise InvalidInput(f"language must be one of {', '.join(known_languages)}, not {language!r}.")
         if before.scrub if scrub is None else scrub:
             refuse_tokens("observers", observers or ())
             # A placeholder may be longer than its secret, and the limit holds for what is stored.
@@ -89,6 +93,7 @@ def change_namespace(
             observe=observe,
             scrub=scrub,
             time_zone=None if time_zone is None else check_zone("time_zone", time_zone),
+            language=language,
             instructions=instructions,
             unset=unset,
         )
@@ -108,5 +113,6 @@ def _info(known: NamespaceSettings) -> NamespaceInfo:
         observe=known.observe,
         scrub=known.scrub,
         time_zone=known.time_zone,
+        language=known.language,
         instructions=known.instructions,
     )

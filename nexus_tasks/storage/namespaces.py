@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, case, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
@@ -34,6 +34,7 @@ class NamespaceSettings:
     observe: bool
     scrub: bool = True
     time_zone: str = "UTC"  # of speakers whose messages name no time zone
+    language: str | None = None  # of all its texts; ``None``: guessed for each text
     instructions: str = ""  # for models: what to keep, and what to leave out
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
@@ -51,6 +52,7 @@ def _settings(row: Any) -> NamespaceSettings:
         observe=row.observe,
         scrub=row.scrub,
         time_zone=row.time_zone,
+        language=row.language,
         instructions=row.instructions,
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
@@ -174,6 +176,7 @@ def change(
     observe: bool | None = None,
     scrub: bool | None = None,
     time_zone: str | None = None,
+    language: str | None = None,
     instructions: str | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
@@ -185,6 +188,7 @@ def change(
         observe: whether observations replace the old messages of the namespace's sessions.
         scrub: whether secrets in messages are replaced before the messages are stored.
         time_zone: the time zone of speakers whose messages name none.
+        language: the language of all texts, one of :func:`languages`. Upkeep then makes the words of the memories anew.
         instructions: what models should keep, and what they should leave out.
         unset: names of settings that return to the values of the deployment's settings.
 
@@ -204,12 +208,23 @@ def change(
         values["scrub"] = scrub
     if time_zone is not None:
         values["time_zone"] = time_zone
+    if language is not None:
+        values["language"] = language
+    if "language" in values:
+        changed = Namespace.language.is_distinct_from(values["language"])
+        values["reworded_through"] = case((changed, 0), else_=Namespace.reworded_through)
     if instructions is not None:
         values["instructions"] = instructions
     if values:
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()
     return get(tx, name)
+
+
+def languages(tx: Transaction) -> list[str]:
+    """The languages whose forms of words Postgres knows, sorted. In ``simple`` each form of a word is another word."""
+    query = "SELECT cfgname FROM pg_ts_config WHERE cfgnamespace = 'pg_catalog'::regnamespace ORDER BY cfgname"
+    return list(tx.scalars(text(query)))
 
 
 def write_and_take_back(tx: Transaction) -> None:

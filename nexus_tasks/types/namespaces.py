@@ -21,6 +21,7 @@ class NamespaceInfo(Document):
     observe: bool
     scrub: bool  # whether secrets in messages are replaced before the messages are stored
     time_zone: str  # of speakers whose messages name no time zone
+    language: str | None = None  # of all its texts, such as german; None: guessed for each text
     instructions: str = ""  # what models should keep, and what they should leave out
 
 

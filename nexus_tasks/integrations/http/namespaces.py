@@ -27,8 +27,11 @@ class NamespaceBody(Body):
     observe: bool | None = Field(None, description="Whether notes replace old messages of long conversations.")
     scrub: bool | None = Field(None, description="Whether secrets in messages are replaced before they are stored.")
     time_zone: str | None = Field(None, description="Of speakers whose messages name none, such as Europe/Lisbon.")
+    language: str | None = Field(None, description="Of all texts, such as german. Default: guessed for each text.")
     instructions: str | None = Field(None, description="What models should keep, and what they should leave out.")
-    unset: Entries[Literal["budget_usd_per_day", "concurrency"]] = Field(default=[], description="Settings to reset.")
+    unset: Entries[Literal["budget_usd_per_day", "concurrency", "language"]] = Field(
+        default=[], description="Settings to reset."
+    )
 
 
 @router.get("/access")

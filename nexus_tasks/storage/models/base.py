@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, MetaData, Text, func
+from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, MetaData, Table, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -29,6 +29,11 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSONB,
         list[str]: ARRAY(Text),
     }
+
+
+def written_columns(table: Table) -> list[str]:
+    """The columns that a copy of a row writes: all but the namespace, and those that triggers of Postgres make."""
+    return [one.name for one in table.columns if one.server_onupdate is None and one.name != "namespace_id"]
 
 
 def namespace_column() -> Mapped[int]:

@@ -37,6 +37,9 @@ class Namespace(Base):
     observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     scrub: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))
     time_zone: Mapped[str] = mapped_column(server_default="UTC")  # of speakers whose messages name no time zone
+    language: Mapped[str | None]  # of all its texts, as a text search configuration; ``None``: guessed for each text
+    # While upkeep makes the words of the memories anew in the language, the id of the last memory that it has done.
+    reworded_through: Mapped[int | None]
     instructions: Mapped[str] = mapped_column(server_default="")  # for models: what to keep, and what to leave out
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")

@@ -11,7 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
-    Computed,
+    FetchedValue,
     Float,
     ForeignKey,
     Identity,
@@ -126,8 +126,10 @@ class Memory(Base):
 
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
-        # The author is not in it: a name is said in thousands of messages (see ``cognition/retrieval/fusion.py``).
-        Computed("search_terms(content)", persisted=True),
+        # A trigger makes it by ``search_terms``, in the language of the namespace. The author is not in it: a name is
+        # said in thousands of messages (see ``cognition/retrieval/fusion.py``).
+        server_default=FetchedValue(),
+        server_onupdate=FetchedValue(),
         # Loading a memory leaves out this column, which is as large as the content. Only the triggers that write
         # postings and the upkeep of search read it.
         deferred=True,

@@ -65,7 +65,8 @@ class QueryStats:
 def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -> QueryStats:
     """Count the memories that contain each word of ``question``, and read the namespace's totals.
 
-    The words are stems of the question's language. Stop words are left out.
+    The words are stems of the namespace's language, or of the question's where the namespace names none. Stop words are
+    left out.
     """
     memories, length, vectors, members, words, named = tx.execute(
         _statement(scope.both if scope.narrow else None),
@@ -103,7 +104,9 @@ def _statement(members: str | None) -> TextClause:
     )
     return text(
         f"""
-        WITH named AS MATERIALIZED (
+        WITH spoken AS MATERIALIZED (
+            SELECT ('pg_catalog.' || language)::regconfig AS language FROM namespaces WHERE id = :namespace_id
+        ), named AS MATERIALIZED (
             SELECT name FROM unnest(CAST(:names AS text[])) AS name
             WHERE EXISTS (SELECT FROM memories AS m WHERE m.namespace_id = :namespace_id AND m.author = name)
         )
@@ -121,8 +124,10 @@ def _statement(members: str | None) -> TextClause:
                    ) AS words
             FROM (
                 SELECT hashtextextended(lexeme, :namespace_id) AS key, positions[1] AS place,
-                       (lexeme IN (SELECT (unnest(search_terms(name))).lexeme FROM named))::int AS names
-                FROM unnest(search_terms(:question))
+                       (lexeme IN (
+                           SELECT (unnest(search_terms(name, (SELECT language FROM spoken)))).lexeme FROM named
+                       ))::int AS names
+                FROM unnest(search_terms(:question, (SELECT language FROM spoken)))
                 ORDER BY place LIMIT {MOST_WORDS}
             ) AS word
             LEFT JOIN common_words AS common ON common.key = word.key

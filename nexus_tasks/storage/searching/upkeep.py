@@ -6,6 +6,7 @@ advisory lock of Postgres lets one process at a time do the upkeep. Other proces
 
 from __future__ import annotations
 
+import time
 import zlib
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definiti
 
 # An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
 BUILD_MEMORY = "512MB"
+AT_ONCE = 500  # memories whose words are made anew in one transaction, which takes about 0.5 s
+MOST_SECONDS = 30.0  # for words in one run, so that the other work of upkeep is not late
 _LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the lock of `schema.py` is "nexus"
 
 
@@ -24,11 +27,13 @@ _LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the l
 class Upkeep:
     """The work of one run of upkeep.
 
+    ``reworded`` is the number of memories that were looked at after a change of their namespace's language.
     ``folded`` is the number of totals whose rows were merged into one row. ``counted`` is the number of namespaces
     whose common words were counted. ``indexed`` and ``dropped`` are the names of the vector indexes that were built and
     dropped.
     """
 
+    reworded: int = 0
     folded: int = 0
     counted: int = 0
     indexed: tuple[str, ...] = ()
@@ -44,14 +49,70 @@ def run(database: Database) -> Upkeep:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             return Upkeep()
         try:
+            reworded = _make_words_anew(database)
             folded = _fold(connection)
             grown = _grown(connection)
             for namespace_id, memories in grown:
                 _count_words(database, namespace_id, memories)
             made, dropped = _index_vectors(connection)
-            return Upkeep(folded=folded, counted=len(grown), indexed=tuple(made), dropped=tuple(dropped))
+            return Upkeep(
+                reworded=reworded, folded=folded, counted=len(grown), indexed=tuple(made), dropped=tuple(dropped)
+            )
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+
+
+def _make_words_anew(database: Database) -> int:
+    """Make the words of memories anew whose namespace has changed its language. Returns the number of memories.
+
+    Each batch is a transaction, which also notes how far it came. So a run that dies loses at most one batch, and
+    writers wait for one batch at the most. Until the end, a search misses forms of words in the memories that are left.
+    """
+    end, done = time.monotonic() + MOST_SECONDS, 0
+    with database.transaction() as tx:
+        # Writers that took the language of before hold this lock until their memories can be seen here.
+        waiting = tx.scalars(text("SELECT id FROM namespaces WHERE reworded_through IS NOT NULL FOR UPDATE")).all()
+    for namespace_id in waiting:
+        while time.monotonic() < end:
+            with database.transaction() as tx:
+                batch = tx.execute(_MAKE_BATCH_ANEW, {"id": namespace_id, "most": AT_ONCE}).one()
+                noted = tx.scalar(_NOTE_BATCH, {"id": namespace_id, "most": AT_ONCE, **batch._mapping})
+                if batch.done < AT_ONCE:
+                    # Upkeep then counts the new words.
+                    tx.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
+            done += batch.done
+            if batch.done < AT_ONCE or not noted:
+                break
+    return done
+
+
+# A row is locked before its words are made, so that they are those of its newest content.
+_MAKE_BATCH_ANEW = text(
+    """
+    WITH namespace AS MATERIALIZED (
+        SELECT language, reworded_through FROM namespaces WHERE id = :id
+    ), locked AS MATERIALIZED (
+        SELECT id, content FROM memories
+        WHERE namespace_id = :id AND id > (SELECT reworded_through FROM namespace)
+        ORDER BY id LIMIT :most FOR NO KEY UPDATE
+    ), made AS MATERIALIZED (
+        SELECT id, search_terms(content, ('pg_catalog.' || (SELECT language FROM namespace))::regconfig) AS words
+        FROM locked
+    ), changed AS (
+        UPDATE memories SET tsv = words FROM made WHERE memories.id = made.id AND tsv IS DISTINCT FROM words
+    )
+    SELECT (SELECT language FROM namespace) AS language, (SELECT reworded_through FROM namespace) AS before,
+           max(id) AS last, count(*) AS done
+    FROM made
+    """
+)
+# A language that was set meanwhile begins anew, in the next run.
+_NOTE_BATCH = text(
+    """
+    UPDATE namespaces SET reworded_through = CASE WHEN :done = :most THEN CAST(:last AS bigint) END
+    WHERE id = :id AND reworded_through = :before AND language IS NOT DISTINCT FROM :language RETURNING id
+    """
+)
 
 
 def _fold(connection: Connection) -> int:

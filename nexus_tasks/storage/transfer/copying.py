@@ -16,6 +16,7 @@ from sqlalchemy import Table, text
 from nexus_tasks.errors import NexusError, SchemaOutdated, StorageUnavailable
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base, Namespace
+from nexus_tasks.storage.models.base import written_columns
 
 # The tables that the target makes itself: triggers on memories and vectors write the first two, and upkeep the third.
 REMADE = frozenset({"postings", "search_totals", "common_words"})
@@ -73,11 +74,6 @@ def copy(
     return {name: number for name, number in rows.items() if number}
 
 
-def columns(table: Table) -> list[str]:
-    """The columns that a copy writes: all but the namespace, and those that Postgres computes."""
-    return [one.name for one in table.columns if one.computed is None and one.name != "namespace_id"]
-
-
 def _id(tx: Transaction, namespace: str) -> int:
     return int(tx.execute(text("SELECT id FROM namespaces WHERE name = :n"), {"n": namespace}).scalar_one())
 
@@ -124,7 +120,7 @@ def _check_columns(source: Transaction, target: Transaction, table: Table) -> No
 
 
 def _copy_table(source: Transaction, target: Transaction, table: Table, old: int, new: int) -> None:
-    names = ", ".join(columns(table))
+    names = ", ".join(written_columns(table))
     read = f"COPY (SELECT {int(new)}, {names} FROM {table.name} WHERE namespace_id = {int(old)}) TO STDOUT"
     written = f"COPY {table.name} (namespace_id, {names}) FROM STDIN"
     try:
@@ -149,7 +145,7 @@ def _figures(tx: Transaction, table: Table, owner: int) -> tuple[int, int]:
     """The number of a namespace's rows, and a sum that changes with every value in them."""
     query = text(
         "SELECT count(*), coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)"
-        f" FROM (SELECT {', '.join(columns(table))} FROM {table.name} WHERE namespace_id = :owner) AS r"
+        f" FROM (SELECT {', '.join(written_columns(table))} FROM {table.name} WHERE namespace_id = :owner) AS r"
     )
     number, total = tx.execute(query, {"owner": owner}).one()
     return int(number), int(total)

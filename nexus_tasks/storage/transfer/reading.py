@@ -15,11 +15,12 @@ from sqlalchemy import BigInteger, DateTime, Float, Integer, Table, text
 from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.event_time import check_zone
-from nexus_tasks.storage import embeddings
+from nexus_tasks.storage import embeddings, namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.models.base import written_columns
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
 from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
@@ -134,7 +135,7 @@ class _Reading:
             )
         given = header.get("settings", {})
         settings = {name: given[name] for name in SETTINGS if name in given}
-        _check_settings(line, settings)
+        _check_settings(line, settings, namespaces.languages(self.tx))
         self.scrub = bool(settings.get("scrub", self._scrubs()))
         if self.scrub and settings.get("instructions"):
             settings["instructions"] = scrub(settings["instructions"])[: limits.INSTRUCTIONS_CHARACTERS]
@@ -167,7 +168,7 @@ class _Reading:
         if not page:
             return 0
         table = cast(Table, model.__table__)
-        expected = {c.name for c in table.columns if c.computed is None} - {"namespace_id"}
+        expected = set(written_columns(table))
         rows = []
         for line, row in page:
             if "id" in expected and not isinstance(row.get("id"), int):
@@ -285,7 +286,7 @@ def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict
     return {name: [[ids.get(i, 0) for i in one] for one in several] for name, several in judged.items()}
 
 
-def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
+def _check_settings(line: int, settings: Mapping[str, Any], known_languages: Sequence[str]) -> None:
     """Refuse settings that ``nexus namespaces set`` refuses. A negative budget would stop every job."""
     budget, concurrency = settings.get("budget_usd_per_day"), settings.get("concurrency")
     if budget is not None and not 0 <= _number(line, "budget_usd_per_day", budget) < 1e8:
@@ -294,6 +295,8 @@ def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
         raise InvalidInput(f"Line {line}: concurrency must be 1 or more.")
     if len(settings.get("instructions") or "") > limits.INSTRUCTIONS_CHARACTERS:
         raise InvalidInput(f"Line {line}: instructions may have {limits.INSTRUCTIONS_CHARACTERS:,} characters.")
+    if settings.get("language") is not None and settings["language"] not in known_languages:
+        raise InvalidInput(f"Line {line}: language must be one of {', '.join(known_languages)}.")
     if "time_zone" in settings:
         check_zone(f"Line {line}: time_zone", settings["time_zone"])
     check_count(f"Line {line}: observers", settings.get("observers") or (), limits.OBSERVERS_PER_CALL)

@@ -67,4 +67,6 @@ LEFT_BEHIND = frozenset(
 )
 
 # The columns of the table ``namespaces`` that an export contains.
-SETTINGS = ("observers", "budget_usd_per_day", "concurrency", "observe", "scrub", "time_zone", "instructions")
+SETTINGS = (
+    *("observers", "budget_usd_per_day", "concurrency", "observe", "scrub", "time_zone", "language", "instructions"),
+)

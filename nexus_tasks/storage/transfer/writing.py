@@ -9,6 +9,7 @@ from sqlalchemy import Table, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.models.base import written_columns
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 
 AT_ONCE = 1_000
@@ -34,7 +35,7 @@ def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
 
 def _rows(tx: Transaction, model: type[Base], namespace_id: int) -> Iterator[dict[str, Any]]:
     table = cast(Table, model.__table__)
-    columns = ", ".join(c.name for c in table.columns if c.computed is None and c.name != "namespace_id")
+    columns = ", ".join(written_columns(table))
     key = ", ".join(c.name for c in table.primary_key)
     query = text(
         f"SELECT to_jsonb(r) FROM (SELECT {columns} FROM {table.name} WHERE namespace_id = :n ORDER BY {key}) AS r"

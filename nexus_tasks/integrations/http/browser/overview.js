@@ -44,6 +44,7 @@ export async function overview({ namespace }) {
       setting("secrets are scrubbed", known.scrub ? "yes" : "no"),
       setting("long conversations are observed", known.observe ? "yes" : "no"),
       setting("time zone", known.time_zone),
+      known.language && setting("language", known.language),
       known.instructions && setting("instructions", known.instructions))),
   ];
 }
