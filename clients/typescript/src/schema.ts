@@ -2381,6 +2381,11 @@ export interface components {
              */
             time_zone?: string | null;
             /**
+             * Language
+             * @description Of all texts, such as german. Default: guessed for each text.
+             */
+            language?: string | null;
+            /**
              * Instructions
              * @description What models should keep, and what they should leave out.
              */
@@ -2390,7 +2395,7 @@ export interface components {
              * @description Settings to reset.
              * @default []
              */
-            unset?: ("budget_usd_per_day" | "concurrency")[];
+            unset?: ("budget_usd_per_day" | "concurrency" | "language")[];
         };
         /**
          * NamespaceDetails
@@ -2429,6 +2434,11 @@ export interface components {
              * @description of speakers whose messages name no time zone
              */
             time_zone: string;
+            /**
+             * Language
+             * @description of all its texts, such as german; None: guessed for each text
+             */
+            language: string | null;
             /**
              * Instructions
              * @description what models should keep, and what they should leave out
@@ -2480,6 +2490,11 @@ export interface components {
              * @description of speakers whose messages name no time zone
              */
             time_zone: string;
+            /**
+             * Language
+             * @description of all its texts, such as german; None: guessed for each text
+             */
+            language: string | null;
             /**
              * Instructions
              * @description what models should keep, and what they should leave out
