@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from typing import Literal
 
@@ -46,20 +47,29 @@ log = logging.getLogger(__name__)
 SHORTEST_WAIT = 5.0
 
 
-def scrubbed(message: Message) -> Message:
+def scrubbed(message: Message, names: Callable[[str], str] = scrub) -> Message:
     """``message`` with placeholders for the secrets in its content, author, tool calls and data.
 
     The hash that recognises a repeated message is made from the result. So it says nothing about a secret, and a
     message has one hash whether it was scrubbed here or before, in the session buffer.
+
+    Args:
+        names: scrubs the author. Many messages have the same author.
     """
+    author = None if message.author is None else names(message.author)[:MAX_NAME]
+    content = scrub(message.content)
+    if not message.tool_calls and message.data is None:  # of most messages, which `replace` would check once more
+        if (content, author) == (message.content, message.author):
+            return message
+        return replace(message, author=author, content=content[:MAX_CONTENT])
     clean = replace(
         message,
-        author=None if message.author is None else scrub(message.author)[:MAX_NAME],
+        author=author,
         tool_calls=tuple(scrub_value(call) for call in message.tool_calls),
         data=None if message.data is None else scrub_value(dict(message.data)),
     )
     room = max(MAX_CONTENT - json_size(clean), 0)  # placeholders may be longer than the secrets
-    return replace(clean, content=scrub(message.content)[:room])
+    return replace(clean, content=content[:room])
 
 
 def check_names(session_key: str, messages: Sequence[Message], observers: Sequence[str]) -> None:
@@ -167,7 +177,8 @@ class SessionWriter:
         check_derivations(messages, wanted)
         if self.namespace.scrub:
             check_names(self.session_key, messages, observers or ())
-            messages = list(map(scrubbed, messages))
+            names = cache(scrub)
+            messages = [scrubbed(message, names) for message in messages]
         decide = {"refuse": self._refuse, "replace": self._replace, "keep": self._keep}[changed]
         if changed != "keep":
             messages = self._each_id_once(messages, last=changed == "replace")

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
+from nexus_tasks.transcripts.scrubbing.occurrences import Words
 from tests.transcripts import planted
 
 TOKENS = planted.tokens()
@@ -330,3 +333,11 @@ def test_a_million_equal_signs_take_no_longer_than_their_number(sign: str) -> No
 
     took(1_000)  # compiles the patterns
     assert took(1_000_000) < max(40 * took(50_000), 2.0)
+
+
+@given(st.lists(st.text("ab.A", min_size=1, max_size=4)), st.text("ab.A", max_size=60))
+def test_words_are_found_by_their_pairs_as_one_by_one(words: list[str], text: str) -> None:
+    many = [*words, *(f"z{n}" for n in range(200))]  # so many that the text's pairs are looked at
+
+    assert set(Words(many).within(text)) == {word for word in many if word in text}
+    assert set(Words(words).within(text)) == {word for word in words if word in text}

@@ -54,6 +54,7 @@ _INVISIBLE = lazy(
     r"ffa0|db40\\{1,4}ud[c-f][0-9a-f]{2})",
     re.IGNORECASE,
 )
+_SIGNS = "\x1b\\[\r"  # in ASCII, one of these stands in whatever `_INVISIBLE` and `_ESCAPED_WIDE` match
 _LONGEST_WORD = 500  # characters of a word of a command
 _URL_SAFE = str.maketrans("-_", "+/")
 
@@ -71,6 +72,8 @@ def scrub(text: str) -> str:
 
 def _visible(text: str) -> str:
     """``text`` without hidden characters, and with plain letters in place of wide, bold and circled ones."""
+    if text.isascii() and not any(sign in text for sign in _SIGNS):
+        return text
     text = _INVISIBLE().sub("", text)
     if "uff" in text:
         text = _ESCAPED_WIDE().sub(lambda match: chr(int(match[1], 16) + 0x20), text)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
-from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
+from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 
 # Where one of these stands in a text, a name of a secret may stand.
 # "Password" in other languages. Those that begin with "passwor" are in the pattern.
@@ -15,7 +15,7 @@ ABROAD = (
     "kennwort", "contraseña", "contrasena", "mot de passe", "senha", "wachtwoord", "lösenord", "hasło", "пароль",
     "密码", "密碼", "パスワード", "비밀번호",
 )  # fmt: skip
-_STARTS = ("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", *ABROAD)
+_STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", *ABROAD))
 _WORD = (
     rf"{'|'.join(ABROAD)}|"
     r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
-from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
+from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
 
@@ -66,8 +67,17 @@ def _without_user(match: re.Match[str]) -> str:
 _COOKIE_ATTRIBUTES = ("path", "domain", "expires", "max-age", "samesite", "version", "priority")
 
 
+class _Credential(NamedTuple):
+    """A kind of credential: words of which one begins it, and the pattern of the whole."""
+
+    kind: str
+    starts: tuple[str, ...]
+    words: Words  # the same
+    pattern: Callable[[], re.Pattern[str]]
+
+
 @cache
-def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.Pattern[str]]], ...]:
+def _credential_patterns() -> tuple[_Credential, ...]:
     quote = r"\\{0,4}[\"'`]?"
     line = r"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"  # a line break, which may be escaped
     rules = (
@@ -246,12 +256,15 @@ def _credential_patterns() -> tuple[tuple[str, tuple[str, ...], Callable[[], re.
     # A word may begin behind an escaped line break, whose ``n`` is a letter.
     begin = r"(?:\b|(?<=\\[nrt]))"
     anchored = ((kind, starts, re.sub(r"^\\b", lambda _: begin, pattern)) for kind, starts, pattern in rules)
-    return tuple((kind, starts, cache(partial(re.compile, pattern))) for kind, starts, pattern in anchored)
+    return tuple(
+        _Credential(kind, starts, Words(starts), cache(partial(re.compile, pattern)))
+        for kind, starts, pattern in anchored
+    )
 
 
 @cache
-def _credential_starts() -> frozenset[str]:
-    return frozenset(start for _, starts, _ in _credential_patterns() for start in starts)
+def _credential_starts() -> Words:
+    return Words(start for one in _credential_patterns() for start in one.starts)
 
 
 @cache
@@ -264,20 +277,20 @@ def _cookies() -> re.Pattern[str]:
 def scrub_headers(text: str) -> str:
     """``text`` without credentials in headers, cookies and command-line options."""
     lowered = text.lower()
-    if present := {start for start in _credential_starts() if start in lowered}:
-        for kind, starts, pattern in _credential_patterns():
-            if not present.isdisjoint(starts):
-                text = _without_credentials(text, kind, starts, pattern())
+    if present := set(_credential_starts().within(lowered)):
+        for one in _credential_patterns():
+            if not present.isdisjoint(one.starts):
+                text = _without_credentials(text, one)
     return _cookies().sub(_without_cookie_values, text) if "ookie" in lowered else text
 
 
-def _without_credentials(text: str, kind: str, starts: tuple[str, ...], pattern: re.Pattern[str]) -> str:
-    """Replace the first group of the matches of ``pattern``, which begin with one of ``starts``."""
-    parts, done = list[str](), 0
-    for at in occurrences(text, starts):
+def _without_credentials(text: str, credential: _Credential) -> str:
+    """Replace the first group of the matches of the credential's pattern, which begin with one of its words."""
+    parts, done, pattern = list[str](), 0, credential.pattern()
+    for at in occurrences(text, credential.words):
         match = pattern.match(text, at) if at >= done else None
         if match and MARK not in match[0] and not _is_expression(match[1]):
-            parts += [text[done : match.start(1)], placeholder(kind)]
+            parts += [text[done : match.start(1)], placeholder(credential.kind)]
             done = match.end(1)
     return "".join((*parts, text[done:])) if parts else text
 

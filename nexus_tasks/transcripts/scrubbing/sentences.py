@@ -7,16 +7,16 @@ from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.names import ABROAD
-from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
+from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
 # The beginnings of the words that tell of a password.
-_STARTS = (
+_STARTS = Words((
     "pass", "pwd", "pw:", "pw ", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed",
     "recovery", "backup", "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ",
     "client ", "shared ",
     *ABROAD,
-)  # fmt: skip
+))  # fmt: skip
 _NOUN = rf"pass(?:word|wort|code|phrase|wd)?|pwd|pw|pin(?: code| number)?|master password|{'|'.join(ABROAD)}"
 _LONGEST_ABROAD = max(map(len, ABROAD))
 # Words that follow "password is" and are not the password, or that stand for a password.

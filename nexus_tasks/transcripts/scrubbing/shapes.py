@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
+from nexus_tasks.transcripts.scrubbing.occurrences import Words
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
 from nexus_tasks.transcripts.scrubbing.token_formats import FORMATS, Format
 
@@ -64,12 +65,16 @@ def _by_mark() -> dict[str, list[int]]:
 def _formats_of(text: str) -> list[Format]:
     """The formats that have a mark in ``text``.
 
-    Every message passes here, and most have few marks. One comprehension over all marks takes a fifth of the time of a
-    loop over the formats.
+    Every message passes here, and most have few marks.
     """
     known = _by_mark()
-    positions = {position for mark in [mark for mark in known if mark in text] for position in known[mark]}
+    positions = {position for mark in _marks().within(text) for position in known[mark]}
     return [FORMATS[position] for position in sorted(positions)]
+
+
+@cache
+def _marks() -> Words:
+    return Words(_by_mark())
 
 
 def _spans(text: str) -> list[tuple[int, int, str]]:

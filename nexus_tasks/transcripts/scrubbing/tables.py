@@ -9,11 +9,12 @@ from functools import cache
 from nexus_tasks.transcripts.scrubbing.assignments import secret_name
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.names import ABROAD, kind_of, secret_words
-from nexus_tasks.transcripts.scrubbing.occurrences import occurrences
+from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 from nexus_tasks.transcripts.scrubbing.sentences import looks_like_a_password
 
 _HEADS = ("pass", "pswd", "pwd", "secret", "token", "key", "cred", *ABROAD)
+_HEAD_WORDS = Words(_HEADS)
 _LONGEST_LINE = 4_000  # characters; a longer line is no row of a table
 _MOST_ROWS = 2_000
 # A line break may be escaped, in a JSON text. The table may begin and end within the text.
@@ -35,7 +36,7 @@ def scrub_tables(text: str) -> str:
 def _may_have_a_head(text: str) -> bool:
     """Whether a line may be the head of a table. Few texts have one, and splitting a text into its lines takes long."""
     done = 0
-    for at in occurrences(text, _HEADS):
+    for at in occurrences(text, _HEAD_WORDS):
         if at < done:
             continue
         start, end = text.rfind("\n", done, at) + 1, text.find("\n", at)
