@@ -1002,7 +1002,9 @@ class Nexus:
         session_key: str,
         *,
         after: int = 0,
-        limit: int = limits.PAGE_ROWS,
+        before: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
         superseded: bool = False,
     ) -> list[SourcedFact]:
         """List the facts that rest on messages of a session, in the order of the messages.
@@ -1010,15 +1012,24 @@ class Nexus:
         Args:
             namespace: the namespace.
             session_key: the session.
-            after: as in :meth:`session`. The same ``after`` and ``limit`` give the facts of that page's messages.
-            limit: the largest number of messages whose facts are listed, 0 to 1,000.
+            after: only facts of messages with a greater ``seq``, as in :meth:`session`.
+            before: only facts of messages with a smaller ``seq``. Default: of all later messages.
+            limit: the largest number of facts, 0 to 1,000.
+            offset: the number of facts to skip, at most 1,000,000: the pages before this one.
             superseded: also list facts that are superseded or have expired.
 
         Raises:
             NotFound: there is no such namespace or session.
         """
         return services.sessions.session_facts(
-            self.deployment, namespace, session_key, after=after, limit=limit, superseded=superseded
+            self.deployment,
+            namespace,
+            session_key,
+            after=after,
+            before=before,
+            limit=limit,
+            offset=offset,
+            superseded=superseded,
         )
 
     def observation_log(self, namespace: str, session_key: str, *, generation: int | None = None) -> ObservationText:

@@ -172,8 +172,8 @@ class PostgresJobStorage:
         """
         assert kind.outbox is not None
         with self.deployment.database.transaction() as tx:
-            departed = namespaces.departed(tx)
             tx.execute(_BY_INDEX)
+            departed = namespaces.departed(tx)
             rows = kind.outbox.page(self.deployment, tx, after, limit)
         if not departed:
             return rows

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from sqlalchemy import Connection, Engine, create_engine, text
@@ -43,11 +45,25 @@ _SEQUENCES = "SELECT setval(format('%I', sequencename)::regclass, start_value, f
 def make_template(servers: ServerAddresses) -> None:
     """Make the migrated database that the others are copies of: a copy is faster than migrating every time."""
     # No test cuts the power, and making and dropping a database takes a fifth of the time without waiting for the disk.
-    for setting in ("fsync", "full_page_writes"):
-        administer(servers, f"ALTER SYSTEM SET {setting} = off")
-    administer(servers, "SELECT pg_reload_conf()")
+    _wait_for_the_disk(servers, "SET {} = off")
     administer(servers, f"CREATE DATABASE {TEMPLATE}")
     schema.upgrade(url(servers, TEMPLATE))
+
+
+@contextmanager
+def durable(servers: ServerAddresses) -> Iterator[None]:
+    """Let Postgres wait for the disk meanwhile, as a deployment's does."""
+    _wait_for_the_disk(servers, "RESET {}")
+    try:
+        yield
+    finally:
+        _wait_for_the_disk(servers, "SET {} = off")
+
+
+def _wait_for_the_disk(servers: ServerAddresses, change: str) -> None:
+    for setting in ("fsync", "full_page_writes"):
+        administer(servers, f"ALTER SYSTEM {change.format(setting)}")
+    administer(servers, "SELECT pg_reload_conf()")
 
 
 def url(servers: ServerAddresses, name: str) -> str:

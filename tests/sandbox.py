@@ -169,6 +169,28 @@ class Sandbox:
         assert process.poll() is None, worker.text()
         return worker
 
+    def beat(self, **environment: str) -> Worker:
+        """Start a beat, and wait until it has sent its first tick; it is stopped at the test's end."""
+        log = self.folder / f"beat-{len(self.workers)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "celery", "-A", "nexus_tasks", "beat", "--loglevel", "INFO"),
+                    *("--schedule", f"{log}.schedule", "--pidfile", ""),
+                ],
+                env={**self.environment, **environment},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        beat = Worker(process, log)
+        self.workers.append(beat)
+        eventually(lambda: process.poll() is not None or "dream_due" in beat.text(), within=120)
+        assert process.poll() is None, beat.text()
+        return beat
+
     def close(self) -> None:
         """End what the test started."""
         for worker in self.workers:

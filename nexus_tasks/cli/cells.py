@@ -10,7 +10,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.namespaces import Name
-from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.options import Json, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.errors import ConfigurationError
 
@@ -37,10 +37,10 @@ def _cells() -> Cells:
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
-    """List the cells with the number of their namespaces, and the moves that are not finished."""
+def list_(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
+    """List the cells with the number of their namespaces, and the moves that are not finished: a page of each."""
     cells = _cells()
-    states, moves = cells.states(), cells.moves()
+    states, moves = cells.states(limit=limit, offset=offset), cells.moves(limit=limit, offset=offset)
     if json:
         shown = [{"namespace": name, "from": old, "to": new} for name, old, new in moves]
         emit({"cells": states, "moves": shown})

@@ -44,13 +44,23 @@ def show_session(
 
 
 def session_facts(
-    deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int, superseded: bool
+    deployment: Deployment,
+    namespace: str,
+    session_key: str,
+    *,
+    after: int,
+    before: int | None,
+    limit: int,
+    offset: int,
+    superseded: bool,
 ) -> list[SourcedFact]:
     """See :meth:`nexus_tasks.client.Nexus.session_facts`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         session = sessions.get(tx, known.id, session_key)
-        return memories.facts_of_session(tx, session.id, after=after, limit=limit, superseded=superseded)
+        before = UNBOUNDED_SEQ if before is None else before
+        page = {"limit": limit, "offset": offset}
+        return memories.facts_of_session(tx, session.id, after=after, before=before, superseded=superseded, **page)
 
 
 def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:

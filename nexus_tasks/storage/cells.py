@@ -106,10 +106,15 @@ def place_all(tx: Transaction, namespaces: Sequence[str], cell: str) -> Sequence
     return tx.scalars(elsewhere.order_by(Placement.namespace)).all()
 
 
-def listed(tx: Transaction, *, moving: bool = False) -> Sequence[Placement]:
-    """All rows of the table, or those of namespaces that are moving, sorted by name."""
-    query = select(Placement).order_by(Placement.namespace)
-    return tx.scalars(query.where(Placement.move_id.is_not(None)) if moving else query).all()
+def listed(tx: Transaction) -> Sequence[Placement]:
+    """All rows of the table, sorted by name."""
+    return tx.scalars(select(Placement).order_by(Placement.namespace)).all()
+
+
+def moving(tx: Transaction, *, limit: int, offset: int) -> Sequence[Placement]:
+    """A page of the rows of namespaces that are moving, sorted by name."""
+    query = select(Placement).where(Placement.move_id.is_not(None)).order_by(Placement.namespace)
+    return tx.scalars(query.limit(limit).offset(offset)).all()
 
 
 def counts(tx: Transaction) -> Mapping[str, int]:

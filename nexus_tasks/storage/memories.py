@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
-from sqlalchemy import func, select, text
+from sqlalchemy import distinct, func, select, text
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.event_time import local
@@ -92,30 +93,28 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
 
 
 def facts_of_session(
-    tx: Transaction, session_id: int, *, after: int, limit: int, superseded: bool
+    tx: Transaction, session_id: int, *, after: int, before: int, limit: int, offset: int, superseded: bool
 ) -> list[SourcedFact]:
-    """The facts that rest on messages of a page of a session (see ``sessions.details``), in their order."""
-    page = (
-        select(Memory.id)
-        .where(Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after)
-        .order_by(Memory.seq)
-        .limit(limit)
-        .subquery()
-    )
+    """A page of the facts that rest on a session's messages with ``after < seq < before``, in their order."""
+    within = (Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq < before)
+    sources = func.array_agg(aggregate_order_by(distinct(Evidence.source_id), Evidence.source_id)).label("sources")
     edges = (
-        select(Evidence.memory_id, func.array_agg(Evidence.source_id).label("sources"))
-        .join(page, page.c.id == Evidence.source_id)
+        select(Evidence.memory_id, sources)
+        .join(Memory, Memory.id == Evidence.source_id)
+        .where(*within)
         .group_by(Evidence.memory_id)
         .subquery()
     )
     query = _ROWS.add_columns(edges.c.sources).join(edges, edges.c.memory_id == _M.id).where(_M.level == "explicit")
     if not superseded:
         query = query.where(_M.valid_to.is_(None))
-    found = [(_info(*row), sorted(set(sources))) for *row, sources in tx.execute(query)]
-    found.sort(key=lambda one: (one[1], one[0].id))
+    found = [
+        (_info(*row), said)
+        for *row, said in tx.execute(query.order_by(edges.c.sources, _M.id).limit(limit).offset(offset))
+    ]
     return [
-        SourcedFact(**{field.name: getattr(fact, field.name) for field in fields(fact)}, sources=tuple(sources))
-        for fact, sources in found
+        SourcedFact(**{field.name: getattr(fact, field.name) for field in fields(fact)}, sources=tuple(said))
+        for fact, said in found
     ]
 
 

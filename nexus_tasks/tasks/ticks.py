@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
+
+from celery.signals import beat_init
 
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
@@ -122,3 +125,13 @@ def _slot_seconds(entries: Mapping[str, Mapping[str, Any]], schedule: str) -> fl
         if entry.get("task") == OURS + schedule and isinstance(entry["schedule"], int | float):
             return float(entry["schedule"])
     return float(beat_schedule[schedule]["schedule"])  # type: ignore[arg-type]
+
+
+def _tick_at_once(sender: Any, **_: Any) -> None:
+    """Let the first tick of ``dream_due`` come when beat starts, and not a minute later: it shows that beat runs."""
+    for entry in sender.scheduler.schedule.values():
+        if entry.task == OURS + dream_due.__name__ and not entry.total_run_count:
+            entry.last_run_at -= timedelta(seconds=_slot_seconds(sender.app.conf.beat_schedule, dream_due.__name__))
+
+
+beat_init.connect(_tick_at_once, weak=False)

@@ -18,10 +18,9 @@ from nexus_tasks import Nexus
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.services.access import TokenChecker
-from tests.integration.served import served
+from tests.integration.served import TOKEN, served
 from tests.sandbox import Sandbox
 
-TOKEN = "the-operators-own-token"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 
 

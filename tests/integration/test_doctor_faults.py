@@ -34,7 +34,7 @@ from nexus_tasks.embedded.redis import redis_server
 from nexus_tasks.embedded.server import halt
 from nexus_tasks.storage import schema
 from tests.commandline import nexus
-from tests.databases import administer, make_template
+from tests.databases import durable, make_template
 from tests.integration.jobkinds import ROOT, WITH_KINDS, play
 from tests.sandbox import Sandbox, app, engine, eventually, sandbox
 
@@ -308,9 +308,7 @@ def patient() -> Iterator[Patient]:
         servers = embedded.ensure(home, announce=False)
         stack.callback(embedded.stop, home)
         make_template(servers)
-        for setting in ("fsync", "full_page_writes"):  # which the tests' own servers do without
-            administer(servers, f"ALTER SYSTEM RESET {setting}")
-        administer(servers, "SELECT pg_reload_conf()")
+        stack.enter_context(durable(servers))
         made = Patient(stack.enter_context(sandbox(servers)), home, ExitStack())
         stack.callback(lambda: [child.kill() for child in made.children])
         stack.enter_context(made.stack)
@@ -334,7 +332,7 @@ def test_each_fault_is_found_and_its_remedy_ends_it(patient: Patient, monkeypatc
     assert len(FAULTS) >= 20
     found = failing()
     assert set(found) == {"beat"}
-    patient.apply(found["beat"])  # its first tick comes after a minute, so it is looked at last
+    patient.apply(found["beat"])
     wrong = []
     for one in FAULTS:
         one.plant(patient)

@@ -55,6 +55,14 @@ def called(client: httpx2.Client, route: Route, ids: dict[str, Any], token: str,
     return client.request(method, path.format(**ids), params=query, json=body, headers=headers)
 
 
+def takes_a_namespace(route: Route) -> bool:
+    """Whether the query or the body of a route names a namespace."""
+    one = route[2]
+    schema = one.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    body = described()["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
+    return "namespace" in body.get("properties", {}) or any(p["name"] == "namespace" for p in one.get("parameters", ()))
+
+
 @pytest.fixture
 def two(here: Sandbox) -> tuple[Nexus, str, dict[str, Any]]:
     """A bank with a secret, a thief with a token of their own namespace, and ids of what the bank has."""

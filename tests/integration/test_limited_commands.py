@@ -9,21 +9,26 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import httpx2
 import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.services import context_cache
 from nexus_tasks.transcripts import context_file
 from tests.commandline import nexus
+from tests.integration.http_client import as_token, ok
 from tests.integration.inline import say
+from tests.integration.served import TOKEN, serving
+from tests.integration.test_http_access import ROUTES, called, takes_a_namespace
 from tests.integration.test_nonsense import COMMANDS as ALL_COMMANDS
 from tests.integration.test_row_security import MINE, THEIRS, both, everything_of
 from tests.sandbox import Sandbox
 
 assert both  # the fixture
 
-# `nexus serve` runs until a signal ends it. Its requests are tried in `test_browser.py`.
+# `nexus serve` runs until a signal ends it: it is started as a process of its own.
 COMMANDS = [(path, leaf) for path, leaf in ALL_COMMANDS if path != ("serve",)]
 SECRET = f"secret of {THEIRS}"
 FUTURE = "of-a-later-release"  # such entries stay in the buffer when another call stores the rest
@@ -134,6 +139,30 @@ def test_no_command_of_a_limited_process_shows_or_changes_another_namespace(
         before = after
     assert faults == [], "\n".join(f"{what}: {line}" for what, line in faults)
     assert tried > 200
+
+
+@pytest.mark.long
+def test_the_server_of_a_limited_process_shows_and_changes_nothing_of_another_namespace(limited: Sandbox) -> None:
+    before = of_theirs(limited)
+    words = names_of_theirs(limited, before)
+    hooks = "SELECT webhooks.id FROM webhooks JOIN namespaces ON namespaces.id = namespace_id WHERE name = :name"
+    ids = {f"{one}_id": words[one][-1] for one in ("memory", "job", "token")}
+    ids |= {"webhook_id": limited.sql(hooks, name=THEIRS)[0][0]}
+    signs = [SECRET, f"of {THEIRS}", *(one for one in words["job"] if len(one) > 8)]
+    faults = list[tuple[str, Any, str]]()
+    with serving(limited, NEXUS_NAMESPACES=MINE) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        mine = ok(client.get("/v1/memories", params={"namespace": MINE}, headers=as_token(TOKEN)))["memories"]
+        assert any(f"secret of {MINE}" in one["content"] for one in mine)
+        for route in ROUTES:
+            for given in ({}, {"namespace": THEIRS}):
+                answer = called(client, route, ids, TOKEN, **given)
+                of_another = given and takes_a_namespace(route)
+                shown = [sign for sign in signs if sign in answer.text and sign not in unquote(str(answer.request.url))]
+                faults += [(f"shows {sign}", route[:2], answer.text) for sign in shown]
+                if answer.status_code >= 500 or (of_another and answer.status_code < 400):
+                    faults.append(("is not refused", route[:2], answer.text))
+    assert faults == []
+    assert of_theirs(limited) == before
 
 
 def test_the_hook_of_a_limited_process_tells_and_keeps_nothing_of_another_namespace(

@@ -47,6 +47,8 @@ def test_the_facts_of_a_page_of_a_session() -> None:
     assert [one.sources for one in found] == [(ids[0],), (ids[2],)]
     assert "Lisbon" in found[0].content
     assert [one.sources for one in Nexus().session_facts(NAMESPACE, key, after=1, limit=2)] == [(ids[2],)]
+    assert [one.sources for one in Nexus().session_facts(NAMESPACE, key, before=3)] == [(ids[0],)]
+    assert Nexus().session_facts(NAMESPACE, key, limit=1, offset=1) == found[1:]
     assert Nexus().session_facts(NAMESPACE, key, after=3) == []
     Nexus().revise(NAMESPACE, found[0].id, "Ann lives in Porto.")
     assert found[0].id not in {one.id for one in Nexus().session_facts(NAMESPACE, key)}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.http_client import TOKEN
+from tests.integration.served import TOKEN, serving
 from tests.pages import ROOT, blocks
-from tests.sandbox import Sandbox, eventually
+from tests.sandbox import Sandbox
 
 CLIENT = ROOT / "clients" / "typescript"
 
@@ -52,27 +49,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "node_modules").symlink_to(CLIENT / "node_modules")
     return folder
-
-
-@contextmanager
-def serving(here: Sandbox) -> Iterator[str]:
-    """The command, as an operator starts it. Gives its address."""
-    log = here.folder / "serve.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "nexus_tasks.cli.main", "serve", "0"],
-            env={**here.environment, "NEXUS_HTTP_TOKEN": TOKEN},
-            cwd=here.folder,
-            stdin=subprocess.DEVNULL,
-            stderr=output,
-        )
-    try:
-        found = eventually(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), within=60)
-        assert found, log.read_text()
-        yield found[0]
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def test_the_types_are_those_of_the_document(tmp_path: Path) -> None:

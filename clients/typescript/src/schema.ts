@@ -272,7 +272,7 @@ export interface paths {
         };
         /**
          * Session Facts
-         * @description List the facts that rest on a page of a session's messages.
+         * @description List the facts that rest on a session's messages, or on some of them.
          */
         get: operations["session_facts"];
         put?: never;
@@ -1580,9 +1580,14 @@ export interface components {
         };
         /**
          * FactPage
-         * @description The facts that rest on a page of a session's messages, in the order of the messages.
+         * @description A page of the facts that rest on a session's messages, in the order of the messages.
          */
         FactPage: {
+            /**
+             * Next Offset
+             * @description the `offset` of the next page, which may be empty; None: this page is the last one
+             */
+            next_offset: number | null;
             /** Namespace */
             namespace: string;
             /** Session Key */
@@ -4901,10 +4906,14 @@ export interface operations {
                 session_key: string;
                 /** @description The namespace (tenant). A token of a namespace may leave it out. */
                 namespace?: string | null;
-                /** @description As for the page of messages whose facts are listed. */
+                /** @description Only facts of messages with a greater seq. */
                 after?: number;
+                /** @description Only facts of messages with a smaller seq. */
+                before?: number | null;
                 /** @description The largest number on the page. */
                 limit?: number;
+                /** @description How many to leave out at the beginning. */
+                offset?: number;
                 /** @description Also list superseded and expired facts. */
                 superseded?: boolean;
             };

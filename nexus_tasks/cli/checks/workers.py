@@ -114,4 +114,4 @@ def _beat(settings: Settings) -> Check:
     found = "no tick in the last 2 minutes, so no dreams and no upkeep"
     if settings.embedded:
         return passed("beat", f"{found}; `nexus up` runs it")
-    return failed("beat", found, "Start it with `celery -A nexus_tasks beat`; its first tick comes after a minute.")
+    return failed("beat", found, "Start it with `celery -A nexus_tasks beat`; it ticks at once, then every minute.")

@@ -62,8 +62,8 @@ class PerspectivePage(_Page):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FactPage(Document):
-    """The facts that rest on a page of a session's messages, in the order of the messages."""
+class FactPage(_Page):
+    """A page of the facts that rest on a session's messages, in the order of the messages."""
 
     namespace: str
     session_key: str

@@ -54,14 +54,18 @@ async def session_facts(
     caller: Reader,
     session_key: SessionKey,
     namespace: Namespace = None,
-    after: Annotated[int, Query(ge=0, description="As for the page of messages whose facts are listed.")] = 0,
-    limit: Limit = limits.PAGE_ROWS,
+    after: Annotated[int, Query(ge=0, description="Only facts of messages with a greater seq.")] = 0,
+    before: Annotated[int | None, Query(ge=0, description="Only facts of messages with a smaller seq.")] = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
     superseded: Annotated[bool, Query(description="Also list superseded and expired facts.")] = False,
 ) -> FactPage:
-    """List the facts that rest on a page of a session's messages."""
+    """List the facts that rest on a session's messages, or on some of them."""
     nexus, name = await caller.space(namespace)
-    found = await nexus.asession_facts(name, session_key, after=after, limit=limit, superseded=superseded)
-    return FactPage(namespace=name, session_key=session_key, facts=tuple(found))
+    page = {"limit": limit, "offset": offset}
+    found = await nexus.asession_facts(name, session_key, after=after, before=before, superseded=superseded, **page)
+    following = next_offset(found, limit, offset)
+    return FactPage(namespace=name, session_key=session_key, facts=tuple(found), next_offset=following)
 
 
 @router.delete("/session")

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from nexus_tasks.cells_file import CellsFile, read_cells
@@ -189,8 +190,8 @@ class Cells:
                     )
         self._verified.add(name)
 
-    def states(self) -> list[CellState]:
-        """The state of each cell.
+    def states(self, *, limit: int = 100, offset: int = 0) -> list[CellState]:
+        """The state of each cell, in the order of the file of cells; at most ``limit``, without the first ``offset``.
 
         Raises:
             StorageUnavailable: the directory does not answer.
@@ -206,15 +207,18 @@ class Cells:
                 away=_away(deployment),
                 ready=name in registered,
             )
-            for name, deployment in self.deployments.items()
+            for name, deployment in islice(self.deployments.items(), offset, offset + limit)
         ]
 
-    def moves(self) -> Sequence[tuple[str, str, str]]:
-        """The unfinished moves: namespace, the cell that it comes from, and the cell that it goes to."""
+    def moves(self, *, limit: int = 100, offset: int = 0) -> Sequence[tuple[str, str, str]]:
+        """A page of the unfinished moves, sorted by namespace.
+
+        Each is a namespace, the cell that it comes from, and the cell that it goes to.
+        """
         with self.directory.database.transaction() as tx:
             return [
                 (row.namespace, row.moved_from or row.cell, row.moving_to or row.cell)
-                for row in cells.listed(tx, moving=True)
+                for row in cells.moving(tx, limit=limit, offset=offset)
             ]
 
 

@@ -20,10 +20,11 @@ export async function sessions({ namespace }) {
 }
 
 export async function session({ namespace, thing: key, fields }) {
-  const page = { namespace, session_key: key, after: fields.after || 0, limit: PAGE };
-  const [found, told] = await Promise.all([get("v1/session", page), get("v1/session/facts", { ...page, superseded: true })]);
+  const of = { namespace, session_key: key, after: fields.after || 0 };
+  const found = await get("v1/session", { ...of, limit: PAGE });
+  const before = found.next_after === null ? undefined : found.next_after + 1;
   const beside = new Map();
-  for (const fact of told.facts) beside.set(fact.sources[0], [...(beside.get(fact.sources[0]) || []), fact]);
+  for (const fact of await facts({ ...of, before, superseded: true })) beside.set(fact.sources[0], [...(beside.get(fact.sources[0]) || []), fact]);
   return [
     h("h1", {}, key),
     h("div", { class: "row" },
@@ -37,6 +38,16 @@ export async function session({ namespace, thing: key, fields }) {
       Number(fields.after) > 0 && h("a", { href: at(namespace, "session", key, { after: Math.max(0, fields.after - PAGE) || undefined }) }, "Earlier"),
       found.next_after !== null && h("a", { href: at(namespace, "session", key, { after: found.next_after }) }, "Later")),
   ];
+}
+
+async function facts(of) {
+  const found = [];
+  for (let offset = 0; offset !== null;) {
+    const page = await get("v1/session/facts", { ...of, limit: 1000, offset });
+    found.push(...page.facts);
+    offset = page.next_offset;
+  }
+  return found;
 }
 
 function digests(namespace, found) {
