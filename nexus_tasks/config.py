@@ -161,9 +161,9 @@ def _of(settings: Settings) -> dict[str, Any]:
             "read_timeout": ANSWER_WITHIN,
             "write_timeout": ANSWER_WITHIN,
             # A worker waits for messages with the command BRPOP, which Redis answers after 1 s at the latest. When
-            # there is no answer 6 s after the command (1 s and these 5 s), the connection counts as dead, and kombu
-            # makes a new one. kombu checks this every 5 s.
-            "health_check_interval": ANSWER_WITHIN,
+            # there is no answer 3 s after the command (1 s and these 2 s), the connection counts as dead, and kombu
+            # makes a new one. kombu checks this every 2 s. A message that a dead connection has taken is sent again.
+            "health_check_interval": 2,
         },
         "result_backend_transport_options": {
             "global_keyprefix": f"{settings.key_prefix}:results:",

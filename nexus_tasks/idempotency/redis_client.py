@@ -13,7 +13,7 @@ SENTINEL_PORT = 26_379
 PING_AFTER_IDLE, PONG_WITHIN = 1.0, 2.0  # seconds
 
 
-class _Wary(redis.ConnectionPool):
+class WaryPool(redis.ConnectionPool):
     """A pool that checks an idle connection before its next use.
 
     The pool pings a connection that has been idle for 1 s, and replaces the connection when it does not answer. A lost
@@ -50,8 +50,8 @@ class _Wary(redis.ConnectionPool):
             self.disconnect(inuse_connections=False)
 
 
-class _WarySentinelPool(_Wary, SentinelConnectionPool):
-    """A :class:`_Wary` pool of connections to the master that Sentinels name."""
+class _WarySentinelPool(WaryPool, SentinelConnectionPool):
+    """A :class:`WaryPool` pool of connections to the master that Sentinels name."""
 
 
 def client(
@@ -77,7 +77,7 @@ def client(
     if not url.startswith("unix"):
         options["socket_keepalive"] = True
     if not url.startswith("sentinel"):
-        return redis.Redis.from_pool(_Wary.from_url(url, **options))
+        return redis.Redis.from_pool(WaryPool.from_url(url, **options))
     nodes = [urlsplit(node) for node in url.split(";")]
     first = nodes[0]
     watchers: Any = redis.Sentinel(  # type: ignore[no-untyped-call]

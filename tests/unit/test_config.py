@@ -38,7 +38,7 @@ TRANSPORT: dict[str, Any] = {
     "socket_timeout": 5,
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
-    "health_check_interval": 5,
+    "health_check_interval": 2,
 }
 
 
