@@ -1,4 +1,4 @@
-"""How long ``nexus hook claude-code`` takes as a cold process, beside the start of the same interpreter alone."""
+"""How long ``nexus hook AGENT`` takes as a cold process, beside the start of the same interpreter alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 from benchmarks.machine import table
 from nexus_tasks.transcripts import context_file
+from nexus_tasks.transcripts.events import AGENTS
 
 TIMES = 60
 BASE = {"session_id": "0b9d3c5e", "transcript_path": "/nowhere/t.jsonl", "cwd": "/tmp", "permission_mode": "default"}
@@ -26,6 +28,7 @@ EVENTS = {
     },
     "SessionStart": {"source": "startup"},
 }
+OF_CURSOR = {"UserPromptSubmit": "beforeSubmitPrompt", "PostToolUse": "postToolUse", "SessionStart": "sessionStart"}
 
 
 def milliseconds(command: list[str], stdin: str, environment: dict[str, str]) -> tuple[float, float]:
@@ -49,10 +52,11 @@ def main() -> None:
         rows: list[list[object]] = [
             ["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", f"{slow:.0f}", ""]
         ]
-        for name, fields in EVENTS.items():
+        for agent, (name, fields) in product(AGENTS, EVENTS.items()):
+            name = OF_CURSOR[name] if agent == "cursor" else name
             event = json.dumps(BASE | {"hook_event_name": name} | fields)
-            took, slow = milliseconds([nexus, "hook", "claude-code"], event, environment)
-            rows.append([f"nexus hook claude-code, {name}", f"{took:.0f}", f"{slow:.0f}", f"{took - bare:+.0f}"])
+            took, slow = milliseconds([nexus, "hook", agent], event, environment)
+            rows.append([f"nexus hook {agent}, {name}", f"{took:.0f}", f"{slow:.0f}", f"{took - bare:+.0f}"])
     print(table(["process", f"median of {TIMES}, ms", "95 %, ms", "beyond the bare start, ms"], rows))
     print("\nBounds: 100 ms, and 60 ms for 95 % of UserPromptSubmit.")
 

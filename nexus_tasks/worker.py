@@ -72,7 +72,7 @@ from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.monitoring import endpoint, sentry
 from nexus_tasks.monitoring.logs import write_json
-from nexus_tasks.services import buffer_flush, context_cache
+from nexus_tasks.services import buffer_flush, context_cache, idle_sessions
 from nexus_tasks.settings import load_settings
 from nexus_tasks.tasks.registry import tick
 
@@ -196,7 +196,10 @@ class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
 
 
 class BufferStep(BackgroundStep):
-    """Stores this machine's session buffer and updates context files for coding agents, in a thread of every worker."""
+    """Stores this machine's session buffer, and keeps up what coding agents need, in a thread of every worker.
+
+    It updates the context files of the agents, and ends their sessions that nobody goes on with.
+    """
 
     thread_name = "nexus-buffer"
 
@@ -213,6 +216,7 @@ class BufferStep(BackgroundStep):
                 if time.monotonic() - stored_at >= STORE_EVERY:
                     stored_at = time.monotonic()
                     recover_buffers(deployment)
+                    idle_sessions.end(deployment)
                 context_cache.refresh(deployment)
             except NexusError as error:
                 log.warning("The session buffer or a context for the hook could not be written yet: %s", error)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 
-_HOOK = ["hook", "claude-code"]
+_AGENTS = ("claude-code", "codex", "cursor")
 
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its code."""
-    if sys.argv[1:3] == _HOOK and "--help" not in sys.argv:
-        from nexus_tasks.integrations.claude_code.hook import main as hook
+    if sys.argv[1:2] == ["hook"] and len(sys.argv) > 2 and sys.argv[2] in _AGENTS and "--help" not in sys.argv:
+        from nexus_tasks.integrations.coding_agents.hook import main as hook
 
-        sys.exit(hook(sys.argv[3:]))
+        sys.exit(hook(sys.argv[3:], agent=sys.argv[2]))
     # Importing makes many objects and little garbage. The collector would walk the same objects again and again, and
     # take 0.3 s of a command's start. What is imported before `freeze` is never walked.
     gc.disable()

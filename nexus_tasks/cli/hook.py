@@ -13,9 +13,12 @@ from nexus_tasks.cli.output import emit, hint, warn
 
 app = typer.Typer(help="Remember the sessions of a coding agent.", no_args_is_help=True)
 
-Agent = Annotated[Literal["claude-code"], typer.Argument(metavar="AGENT", help="The agent: claude-code.")]
+Agent = Annotated[
+    Literal["claude-code", "codex", "cursor"],
+    typer.Argument(metavar="AGENT", help="The agent: claude-code, codex or cursor."),
+]
 Project = Annotated[
-    bool, typer.Option("--project", help="Only the project in this folder: use its local settings file.")
+    bool, typer.Option("--project", help="Only the project in this folder: use its own file, not the user's.")
 ]
 OwnNamespace = Annotated[
     str | None,
@@ -26,35 +29,53 @@ OwnNamespace = Annotated[
 @app.command("claude-code")
 def claude_code(namespace: OwnNamespace = None) -> None:
     """Store one event of Claude Code from standard input. Claude Code calls this command, people do not."""
-    from nexus_tasks.integrations.claude_code.hook import main
+    _keep("claude-code", namespace)
 
-    raise typer.Exit(main(["--namespace", namespace] if namespace else []))
+
+@app.command("codex")
+def codex(namespace: OwnNamespace = None) -> None:
+    """Store one event of Codex from standard input. Codex calls this command, people do not."""
+    _keep("codex", namespace)
+
+
+@app.command("cursor")
+def cursor(namespace: OwnNamespace = None) -> None:
+    """Store one event of Cursor from standard input. Cursor calls this command, people do not."""
+    _keep("cursor", namespace)
+
+
+def _keep(agent: str, namespace: str | None) -> None:
+    from nexus_tasks.integrations.coding_agents.hook import main
+
+    raise typer.Exit(main(["--namespace", namespace] if namespace else [], agent=agent))
 
 
 @app.command()
 def install(agent: Agent, project: Project = False, namespace: OwnNamespace = None, json: Json = False) -> None:
     """Add the hook to the agent's settings file; other settings stay. Installing it twice changes nothing."""
     start_logging()
-    from nexus_tasks.integrations.claude_code.install import install as add_hook
-    from nexus_tasks.integrations.claude_code.install import settings_file
+    from nexus_tasks.integrations.coding_agents.install import TRUST, settings_file
+    from nexus_tasks.integrations.coding_agents.install import install as add_hook
     from nexus_tasks.types import check_namespace
 
-    change = add_hook(settings_file(project=project), namespace=check_namespace(namespace) if namespace else None)
+    change = add_hook(agent, settings_file(agent, project=project), check_namespace(namespace) if namespace else None)
     if json:
         emit({"agent": agent, "settings": str(change.path), "changed": change.changed, "command": change.command})
         return
     print(f"{'Installed in' if change.changed else 'It is installed already in'} {change.path}.")
-    hint(f"Take it out again with `nexus hook uninstall claude-code{' --project' if project else ''}`.")
+    hint(f"Take it out again with `nexus hook uninstall {agent}{' --project' if project else ''}`.")
+    if agent == "codex":
+        hint(TRUST)
     _offer_the_stack()
 
 
 @app.command()
 def uninstall(agent: Agent, project: Project = False, json: Json = False) -> None:
     """Remove the hook from the agent's settings file. Stored memories stay."""
-    from nexus_tasks.integrations.claude_code.install import settings_file
-    from nexus_tasks.integrations.claude_code.install import uninstall as remove_hook
+    from nexus_tasks.integrations.coding_agents.install import settings_file
+    from nexus_tasks.integrations.coding_agents.install import uninstall as remove_hook
 
-    change = remove_hook(settings_file(project=project))
+    change = remove_hook(agent, settings_file(agent, project=project))
     if json:
         emit({"agent": agent, "settings": str(change.path), "changed": change.changed})
     else:

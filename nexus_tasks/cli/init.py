@@ -118,7 +118,7 @@ def _pieces(namespace: str | None, agents: Sequence[str] | None, model: Model | 
 
 
 def _agents(names: Sequence[str]) -> list[str]:
-    from nexus_tasks.integrations.setup.agents import AGENTS
+    from nexus_tasks.transcripts.events import AGENTS
 
     named = [one.strip() for one in names if one.strip()]
     for one in named:
@@ -138,6 +138,8 @@ def _print_changes(step: Step) -> None:
 
 
 def _explain(steps: Sequence[Step], *, undo: bool, dry_run: bool) -> None:
+    from nexus_tasks.integrations.coding_agents.install import TRUST
+
     for step in steps:
         if step.state == "kept":
             warn(f"{_short(step.piece.path)} has another {step.piece.what}. Take it out, and run `nexus init` again.")
@@ -148,6 +150,8 @@ def _explain(steps: Sequence[Step], *, undo: bool, dry_run: bool) -> None:
     elif undo:
         hint("Stored memories stay." if steps else "There is nothing to take back.")
     else:
+        if any(step.piece.key == ("codex",) and step.state in ("added", "changed") for step in steps):
+            hint(TRUST)
         hint("Start Postgres, Redis and a worker: `nexus up --detach`. Take all back: `nexus init --undo`.")
 
 

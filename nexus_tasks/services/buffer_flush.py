@@ -300,7 +300,7 @@ def _store_entries(
     if not entries:
         return unknown
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
-    of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
+    of_hook = [entry for entry in entries if entry.context_type in events.AGENTS]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
     turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
     # A message after the end opens the session again, so the end counts only when no message follows.
@@ -336,7 +336,7 @@ def _store_entries(
 
 
 def _is_known(entry: Entry) -> bool:
-    return entry.context_type in buffer_entries.KNOWN or entry.context_type == events.CONTEXT_TYPE
+    return entry.context_type in buffer_entries.KNOWN or entry.context_type in events.AGENTS
 
 
 def _store_call(writer: SessionWriter, call: Call) -> None:

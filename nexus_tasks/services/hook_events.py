@@ -1,8 +1,9 @@
 """Find the messages to store after a coding agent's hook has reported events of a session.
 
 The messages come from the agent's transcript (the file in which the agent records a session). When the transcript lacks
-the message of an event, a message that is made from the hook's event is stored instead. ``buffer_flush.py`` stores the
-messages.
+the message of an event, a message that is made from the hook's event is stored instead. The transcripts of Cursor are
+not read, so all its messages are made from events. The context type of a buffer's entry is the name of the agent.
+``buffer_flush.py`` stores the messages.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
         start_id: the random id of the session's folder in the buffer. It becomes a part of the ids of messages that
             are made from events.
     """
-    turn, paths = Turn(), dict[str, None]()
+    turn, paths, answers = Turn(), dict[str, str](), list[tuple[Entry, Message]]()
     for entry in entries:
         kept = entry.payload if isinstance(entry.payload, dict) else {}
         name = kept.get("event")
         named = (kept.get("transcript_path"), kept.get("agent_transcript_path"))
-        paths.update(dict.fromkeys(path for path in named if path and isinstance(path, str)))
+        if entry.context_type in position.READERS:
+            paths.update(dict.fromkeys((path for path in named if path and isinstance(path, str)), entry.context_type))
         if name in ("Stop", "SessionEnd"):
             turn.over_at = max(turn.over_at, entry.time)
         turn.ended = name == "SessionEnd" or (turn.ended and name not in ("UserPromptSubmit", "PostToolUse"))
@@ -72,15 +74,17 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
         except (AttributeError, TypeError, ValueError):
             raise InvalidInput("The entry is not as the hook writes it.") from None
         if made:
-            turn.standing_in.append((entry, made))
-    for path in paths:
-        _read_transcript(folder, os.path.expanduser(path), turn)
+            (answers if made.role == "assistant" else turn.standing_in).append((entry, made))
+    for path, agent in paths.items():
+        _read_transcript(agent, folder, os.path.expanduser(path), turn)
+    if not turn.positions:  # a transcript has the answers
+        turn.standing_in = sorted([*turn.standing_in, *answers], key=lambda one: one[0].entry_seq)
     return turn
 
 
-def _read_transcript(folder: str, path: str, turn: Turn) -> None:
+def _read_transcript(agent: str, folder: str, path: str, turn: Turn) -> None:
     try:
-        news = position.read_on(path, position.load(folder, path))
+        news = position.read_on(agent, path, position.load(folder, path))
     except (OSError, ValueError) as error:  # a ValueError: the path has a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         log.warning("The transcript %r cannot be read; the hook's events are stored instead: %s", path, reason)
@@ -109,14 +113,15 @@ def _time(text: Any) -> datetime | None:
 
 
 def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message | None:
-    role: Role = "user" if "prompt" in kept else "tool"
-    call, prompt = kept.get("call") or {}, str(kept.get("prompt") or "")
-    content = prompt if role == "user" else f"{call.get('name')}: {kept.get('result') or '(no output)'}"
-    if not content.strip() or not (prompt or call):
+    call = kept.get("call") or {}
+    role: Role = "user" if "prompt" in kept else "tool" if call else "assistant"
+    said = str(kept.get("prompt") or kept.get("answer") or "")
+    content = f"{call.get('name')}: {kept.get('result') or '(no output)'}" if role == "tool" else said
+    if not content.strip():
         return None
     made = Message(
         role=role,
-        author=None if role == "user" else str(call.get("name") or "tool")[:200],
+        author=str(call.get("name") or "tool")[:200] if role == "tool" else None,
         content=content,
         occurred_at=datetime.fromtimestamp(entry.time, UTC),
         tool_calls=(call,) if call else (),
@@ -140,9 +145,10 @@ def settle(
     lacking, waiting = list[Message](), set[int]()
     patience = PATIENCE if patience is None else patience
     for entry, message in turn.standing_in:
-        if session_id is not None and _covered(tx, session_id, message):
+        read = entry.context_type in position.READERS and message.role != "assistant"
+        if read and session_id is not None and _covered(tx, session_id, message):
             continue
-        if entry.time <= turn.over_at or time.time() - entry.time > patience:
+        if not read or entry.time <= turn.over_at or time.time() - entry.time > patience:
             lacking.append(message)
         else:
             waiting.add(entry.entry_seq)

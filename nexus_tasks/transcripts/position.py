@@ -10,7 +10,9 @@ from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from nexus_tasks import files
-from nexus_tasks.transcripts.claude_code import Message, Reader
+from nexus_tasks.transcripts import claude_code, codex
+from nexus_tasks.transcripts.events import CLAUDE_CODE, CODEX
+from nexus_tasks.transcripts.reader import Message, Reader
 
 _MARK_BYTES = 512
 LONGEST_READING = 268_435_456  # bytes; `nexus ingest` reads no longer file
@@ -32,8 +34,14 @@ class NewPart(NamedTuple):
     broken: int  # number of lines that are not a JSON object
 
 
-def read_on(path: str, position: Position) -> NewPart:
+# Agent → what reads its transcripts. The transcripts of Cursor have no documented format, so they are not read.
+READERS: dict[str, type[Reader]] = {CLAUDE_CODE: claude_code.Reader, CODEX: codex.Reader}
+
+
+def read_on(agent: str, path: str, position: Position) -> NewPart:
     """Read the messages after ``position``. When the file was rewritten after the last reading, read all messages.
+
+    ``agent`` is one of ``READERS``.
 
     A last line without a line break is left for the next reading, because the agent is still writing it. One reading
     reads at most ``LONGEST_READING`` bytes, and the next reading goes on there.
@@ -51,7 +59,7 @@ def read_on(path: str, position: Position) -> NewPart:
         data = file.read(LONGEST_READING)
     # A line that is longer than one reading is left out, in pieces without meaning.
     data = data if len(data) == LONGEST_READING and b"\n" not in data else data[: data.rfind(b"\n") + 1]
-    reader = Reader(position.open_calls)
+    reader = READERS[agent](position.open_calls)
     messages = list(reader.messages(data.split(b"\n")))
     mark = _mark((before + data)[-_MARK_BYTES:])
     return NewPart(messages, Position(position.offset + len(data), mark, reader.open_calls), reader.broken)

@@ -48,7 +48,10 @@ def test_the_page_about_coding_agents_works_as_written(folder: Path) -> None:
     day_at_work().write(folder / "transcript.jsonl")
     said = execute("coding-agents.md", folder)
     assert "MCP entry of Codex" in said["nexus init --undo"]
-    assert not list((folder).glob(".c[ou]*"))
+    for agent in ("codex", "cursor"):
+        assert agent in (folder / f".{agent}" / "hooks.json").read_text()
+        run(f"nexus hook uninstall {agent}", folder)
+    assert not [path for path in folder.glob(".c[ou]*") if any(path.iterdir())]
     settings = json.loads((folder / ".claude" / "settings.json").read_text())
     assert len(settings["hooks"]) == 7
     assert [text for command, text in said.items() if "UserPromptSubmit" in command] == [""]

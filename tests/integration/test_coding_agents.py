@@ -18,7 +18,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.integrations.claude_code import hook
+from nexus_tasks.integrations.coding_agents import hook
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.storage import topics
 from nexus_tasks.transcripts import context_file

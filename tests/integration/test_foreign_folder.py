@@ -84,6 +84,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("buffer", "clear", "--yes"),
     ("hook", "install", "claude-code"),
     ("hook", "claude-code"),
+    ("hook", "codex"),
+    ("hook", "cursor"),
     ("hook", "uninstall", "claude-code"),
     ("init", "--yes", *IN, "--model", "offline", "--agent", "claude-code"),
     ("export", *IN, "acme.jsonl"),
@@ -125,7 +127,7 @@ REFUSED = {
     "cells erase",
 }
 WITH_SERVERS = (("up", "--detach", "--flower"), ("down",), ("demo",))
-DAILY = {"doctor", "hook claude-code", "mcp"}
+DAILY = {"doctor", "hook claude-code", "hook codex", "hook cursor", "mcp"}
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -199,7 +201,7 @@ def the_hooks_process_is_done(here: Sandbox) -> None:
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
-            if "nexus_tasks.integrations.claude_code.store" in line and process.is_running():
+            if "nexus_tasks.integrations.coding_agents.store" in line and process.is_running():
                 try:
                     mine = process.environ().get("NEXUS_HOME") == str(here.folder)
                 except psutil.Error:

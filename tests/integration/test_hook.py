@@ -16,7 +16,7 @@ import pytest
 from nexus_tasks import Message, Nexus, files
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.integrations.claude_code import hook, store
+from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import dump, work

@@ -83,7 +83,7 @@ def test_the_hook_works_and_imports_no_settings(monkeypatch: pytest.MonkeyPatch)
         "cwd": "/",
     }
     code = (
-        "import sys; from nexus_tasks.integrations.claude_code.hook import main; main(); "
+        "import sys; from nexus_tasks.integrations.coding_agents.hook import main; main(); "
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'difflib', 'nexus_tasks.settings')))"
     )
     done = subprocess.run(

@@ -124,7 +124,10 @@ def test_a_message_refuses_what_cannot_be_stored(fields: dict[str, Any]) -> None
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 # What starts or changes more than this process and its deployment, or waits for input.
-LEFT_OUT = {"demo", "init", "up", "down", "mcp", "browse", "hook install", "hook uninstall", "hook claude-code"}
+LEFT_OUT = {
+    *("demo", "init", "up", "down", "mcp", "browse", "hook install", "hook uninstall"),
+    *("hook claude-code", "hook codex", "hook cursor"),
+}
 WORDS = (
     "",
     "-1",

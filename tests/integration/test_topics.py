@@ -26,8 +26,8 @@ SAID = tuple(
 
 
 def event(here: Sandbox, name: str, path: Path) -> None:
-    kept = events.payload({"hook_event_name": name, "transcript_path": str(path)})
-    SessionBuffer(here.folder / "buffer").append(NAMESPACE, "chat", kept, events.CONTEXT_TYPE)
+    kept = events.payload(events.CLAUDE_CODE, {"hook_event_name": name, "transcript_path": str(path)})
+    SessionBuffer(here.folder / "buffer").append(NAMESPACE, "chat", kept, events.CLAUDE_CODE)
 
 
 def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sandbox, tmp_path: Path) -> None:

@@ -64,7 +64,12 @@ def test_it_writes_for_each_agent_and_takes_all_back(user: Path) -> None:
     codex = tomllib.loads((user / ".codex" / "config.toml").read_text())
     assert codex["mcp_servers"]["nexus"]["env"] == {"NEXUS_HOME": str(user / "data")}
     assert json.loads((user / ".cursor" / "mcp.json").read_text())["mcpServers"]["nexus"]["command"]
-    assert len(json.loads((user / ".claude" / "settings.json").read_text())["hooks"]) == 7
+    hooks = {
+        name: json.loads((user / name).read_text())
+        for name in (".claude/settings.json", ".codex/hooks.json", ".cursor/hooks.json")
+    }
+    assert [len(one["hooks"]) for one in hooks.values()] == [7, 6, 8]
+    assert hooks[".cursor/hooks.json"]["version"] == 1
     assert (user / ".claude" / "skills" / "nexus-memory" / "SKILL.md").is_file()
     assert (user / ".codex" / "config.toml").is_symlink()
     modes = {
@@ -79,6 +84,30 @@ def test_it_writes_for_each_agent_and_takes_all_back(user: Path) -> None:
     assert contents(user) == before
     assert set(user.rglob("*")) == folders
     assert undo() == set()
+
+
+HOOKS = {
+    ".claude/settings.json": '{"model":"opus","hooks":{"Stop":[{"hooks":[{"type":"command","command":"say done"}]}]}}',
+    ".codex/hooks.json": '{ "description": "mine",\n "hooks": {} }',
+    ".cursor/hooks.json": '{"version": 1, "hooks": {"stop": [{"command": "say done"}]}}\n\n',
+    ".cursor/mcp.json": "",
+}
+
+
+def test_each_file_is_given_back_byte_for_byte(user: Path) -> None:
+    for name, text in HOOKS.items():
+        (user / name).parent.mkdir(exist_ok=True)
+        (user / name).write_text(text)
+    before = contents(user)
+    assert set(init()) == {"added"}
+    assert set(init(namespace="team")) == {"changed", "unchanged"}
+    assert undo() == {"removed"}
+    assert contents(user) == before
+    init()
+    mine = user / ".codex" / "hooks.json"  # what a person changes since stays
+    mine.write_text(json.dumps({**json.loads(mine.read_text()), "description": "ours"}))
+    assert undo() == {"removed"}
+    assert json.loads(mine.read_text()) == {"description": "ours"}
 
 
 def test_an_entry_of_somebody_else_is_kept(user: Path) -> None:
@@ -114,6 +143,8 @@ def test_what_a_person_changed_since_is_left(user: Path) -> None:
         (".claude/settings.json", '{"hooks": []}'),
         (".cursor/mcp.json", "[" * 100_000),
         (".codex/config.toml", "x = "),
+        (".codex/hooks.json", "{broken"),
+        (".cursor/hooks.json", '{"hooks": {"stop": 1}}'),
         (".codex/config.toml", 'mcp_servers = { other = { command = "x" } }'),
     ],
 )
@@ -126,7 +157,7 @@ def test_a_malformed_file_is_named_and_nothing_is_written(user: Path, name: str,
     assert contents(user) == before
 
 
-@pytest.mark.parametrize("dies_at", range(6))  # the record, four pieces, and the record
+@pytest.mark.parametrize("dies_at", range(8))  # the record, six pieces, and the record
 def test_after_a_crash_at_any_write_files_are_whole_and_a_second_run_finishes(
     user: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:

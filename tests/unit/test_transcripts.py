@@ -10,11 +10,12 @@ import pytest
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers import read
-from nexus_tasks.transcripts import position
+from nexus_tasks.transcripts import codex, position
 from nexus_tasks.transcripts.claude_code import Reader
 from nexus_tasks.transcripts.excerpt import excerpt
 from nexus_tasks.transcripts.position import Position, read_on
 from tests.transcripts import planted
+from tests.transcripts.codex import SESSION, Rollout
 from tests.transcripts.generate import Transcript, day_at_work
 
 
@@ -85,34 +86,34 @@ def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
     made, path = Transcript(), tmp_path / "t.jsonl"
     made.prompt("one")
     made.write(path)
-    news = read_on(str(path), Position())
+    news = read_on("claude-code", str(path), Position())
     assert [one["content"] for one in news.messages] == ["one"]
     position.save(str(tmp_path), str(path), news.position)
     assert position.load(str(tmp_path), str(path)) == news.position
     made.prompt("two")
     path.write_text(made.text() + '{"type": "user", "uuid": "half')
-    news = read_on(str(path), news.position)
+    news = read_on("claude-code", str(path), news.position)
     assert [one["content"] for one in news.messages] == ["two"]  # the line that is being written waits
     assert news.broken == 0
-    assert read_on(str(path), news.position).messages == []
+    assert read_on("claude-code", str(path), news.position).messages == []
 
 
 def test_a_call_and_its_result_may_be_read_apart(tmp_path: Path) -> None:
     made, path = Transcript(), tmp_path / "t.jsonl"
     made.call("Bash", "ok", command="ls")
     path.write_text(f"{made.lines[0]}\n")
-    first = read_on(str(path), Position())
+    first = read_on("claude-code", str(path), Position())
     made.write(path)
-    [result] = read_on(str(path), first.position).messages
+    [result] = read_on("claude-code", str(path), first.position).messages
     assert result["author"] == "Bash"
 
 
 def test_a_file_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
     made, path = day_at_work(), tmp_path / "t.jsonl"
-    first = read_on(str(made.write(path)), Position())
+    first = read_on("claude-code", str(made.write(path)), Position())
     made.lines = [*made.lines[-4:]]
     made.prompt("after the rewrite")
-    news = read_on(str(made.write(path)), first.position)
+    news = read_on("claude-code", str(made.write(path)), first.position)
     known = {one["id"] for one in first.messages}
     assert [one["content"] for one in news.messages if one["id"] not in known] == ["after the rewrite"]
     assert len(news.messages) == 4
@@ -186,7 +187,7 @@ def test_a_pipe_and_an_endless_device_are_no_transcripts(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
-            position.read_on(str(path), Position())
+            position.read_on("claude-code", str(path), Position())
 
 
 def test_a_long_transcript_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +198,51 @@ def test_a_long_transcript_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.
     file.write_text("\n".join(lines) + "\n")
     reached, said = Position(), list[str]()
     for _ in range(12):
-        part = position.read_on(str(file), reached)
+        part = position.read_on("claude-code", str(file), reached)
         reached = part.position
         said += [one["content"] for one in part.messages]
     assert said == [f"Text {n}." for n in range(9)]
     assert reached.offset == file.stat().st_size
+
+
+def test_what_codex_records_becomes_messages() -> None:
+    made = Rollout()
+    made.prompt("Fix it.", kind="plain")
+    made.line("event_msg", type="user_message", message="<environment_context>", kind="environment_context")
+    made.line("event_msg", type="user_message", message="", images=["data:image/png;base64,AAAA"])
+    made.item("local_shell_call", call_id="a", status="completed", action={"type": "exec", "command": ["ls", "a b"]})
+    made.item("function_call_output", call_id="a", output={"content": "no such file", "success": False})
+    made.item("function_call", call_id="b", namespace="mcp__nexus__", name="remember", arguments='{"text": "Tuesdays"}')
+    made.item("function_call_output", call_id="b", output=[{"type": "input_text", "text": "done"}, {"type": "image"}])
+    made.item("function_call", call_id="c", name="odd", arguments="{broken")
+    made.item("compaction", encrypted_content="gAAAA")
+    made.item("message", role="assistant", content=[])
+    made.line("compacted", message="A summary.", replacement_history=[])
+    for broken in ({"type": "response_item", "payload": 3}, {"type": "event_msg"}, {"payload": {"type": "message"}}):
+        made.lines.append(json.dumps(broken))
+    made.lines += ["{broken", "3"]
+    reader = codex.Reader()
+    found = list(reader.messages([line.encode() for line in made.lines]))
+    assert [(one["role"], one.get("author"), one["content"]) for one in found] == [
+        ("user", None, "Fix it."),
+        ("user", None, "[image]"),
+        ("assistant", None, "Ran: ls 'a b'"),
+        ("tool", "shell", "Error: no such file"),
+        ("assistant", None, "mcp__nexus__remember: Tuesdays"),
+        ("tool", "mcp__nexus__remember", "done"),
+        ("assistant", None, "odd: {broken"),
+    ]
+    assert (reader.broken, reader.session_id, reader.open_calls) == (2, SESSION, {"c": "odd"})
+    again = list(codex.Reader().messages([line.encode() + b"\r" for line in made.lines]))
+    assert [one["id"] for one in again] == [one["id"] for one in found]
+    assert len({one["id"] for one in found}) == len(found)
+    assert all(one["occurred_at"] for one in found)
+
+
+def test_a_transcript_of_codex_is_read_on_where_the_last_reading_ended(tmp_path: Path) -> None:
+    made, path = Rollout(), tmp_path / "rollout.jsonl"
+    made.item("function_call", call_id="a", name="read", arguments="{}")
+    first = read_on("codex", str(made.write(path)), Position())
+    made.item("function_call_output", call_id="a", output="x")
+    [result] = read_on("codex", str(made.write(path)), first.position).messages
+    assert result["author"] == "read"

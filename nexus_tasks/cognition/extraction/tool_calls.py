@@ -9,6 +9,7 @@ from typing import Any
 
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
+from nexus_tasks.transcripts.codex import patched_files
 
 _WRITERS = frozenset(
     ("Write", "Edit", "MultiEdit", "FileWrite", "FileEdit", "write_file", "edit_file", "create_file", "memory")
@@ -19,7 +20,7 @@ _MEMORY_FOLDER = re.compile(r"[/\\]memor(?:y|ies)[/\\]")
 _NOTES_FOLDER = re.compile(r"(?:^|[/\\])memor(?:y|ies)[/\\]")
 _NOTES = (".md", ".txt")
 _MEMORY_FILE = re.compile(r"(?:^|[/\\])(?:MEMORY|CLAUDE|CLAUDE\.local|AGENTS)\.md$")
-_REMEMBER = re.compile(r"(?:^|__)remember$")
+_REMEMBER = re.compile(r"(?:^|__|:)remember$")  # the tool of `nexus mcp`, with or without the name of its server
 _COMMAND = re.compile(r"(?:^|[\s;&|(])nexus\s+remember\b")
 # The files to which a shell command writes: "> FILE", ">> FILE" and "tee FILE …".
 _WORD = r"""(?:"[^"\n]{1,1000}"|'[^'\n]{1,1000}'|[^\s;&|<>()"']{1,1000})"""
@@ -105,6 +106,8 @@ def _writes_memory(call: dict[str, Any]) -> bool:
     given = _object(call.get("input", call.get("arguments")))
     if _REMEMBER.search(str(name)):
         return True
+    if name == "apply_patch":
+        return any(_is_memory(path) for text in _texts(given) for path in patched_files(text))
     if not isinstance(given, dict):
         return name in _WRITERS and isinstance(given, str) and _names_memory(given)
     path = given.get("file_path") or given.get("path") or ""

@@ -8,11 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from nexus_tasks.integrations.claude_code import install
+from nexus_tasks.integrations.coding_agents import install
 from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.integrations.setup.pieces import Piece
-
-AGENTS = ("claude-code", "codex", "cursor")
+from nexus_tasks.transcripts.events import AGENTS, CLAUDE_CODE, CODEX, CURSOR
 
 
 def found() -> list[str]:
@@ -38,7 +37,7 @@ def pieces(agents: Iterable[str], namespace: str | None, variables: Mapping[str,
         )
     ]
     for agent in agents:
-        made += {"claude-code": _claude_code, "codex": _codex_pieces, "cursor": _cursor_pieces}[agent](namespace)
+        made += {CLAUDE_CODE: _claude_code, CODEX: _codex_pieces, CURSOR: _cursor_pieces}[agent](namespace)
     return made
 
 
@@ -46,9 +45,8 @@ def _claude_code(namespace: str | None) -> list[Piece]:
     # Claude Code keeps the user's MCP servers beside its folder, or inside a folder that is named by the variable.
     servers = (_claude() if os.environ.get("CLAUDE_CONFIG_DIR") else Path.home()) / ".claude.json"
     skill = resources.files(__package__).joinpath("skill", "SKILL.md").read_text(encoding="utf-8")
-    hook = install.wanted(install.command(namespace, home=os.environ.get("NEXUS_HOME")))
     return [
-        Piece(kind="hooks", what="hook of Claude Code", path=_claude() / "settings.json", value=hook),
+        _hook(CLAUDE_CODE, "hook of Claude Code", namespace),
         Piece(
             kind="json",
             what="MCP entry of Claude Code",
@@ -68,12 +66,23 @@ def _claude_code(namespace: str | None) -> list[Piece]:
 
 def _codex_pieces(namespace: str | None) -> list[Piece]:
     path, key = _codex() / "config.toml", ("mcp_servers", "nexus")
-    return [Piece(kind="toml", what="MCP entry of Codex", path=path, key=key, value=_server(namespace), mode=0o600)]
+    return [
+        _hook(CODEX, "hook of Codex", namespace),
+        Piece(kind="toml", what="MCP entry of Codex", path=path, key=key, value=_server(namespace), mode=0o600),
+    ]
 
 
 def _cursor_pieces(namespace: str | None) -> list[Piece]:
     path, key = _cursor() / "mcp.json", ("mcpServers", "nexus")
-    return [Piece(kind="json", what="MCP entry of Cursor", path=path, key=key, value=_server(namespace), mode=0o600)]
+    return [
+        _hook(CURSOR, "hook of Cursor", namespace),
+        Piece(kind="json", what="MCP entry of Cursor", path=path, key=key, value=_server(namespace), mode=0o600),
+    ]
+
+
+def _hook(agent: str, what: str, namespace: str | None) -> Piece:
+    hooks = install.wanted(agent, install.command(agent, namespace, home=os.environ.get("NEXUS_HOME")))
+    return Piece(kind="hooks", what=what, path=install.settings_file(agent), key=(agent,), value=hooks)
 
 
 def _server(namespace: str | None) -> dict[str, Any]:
@@ -87,12 +96,12 @@ def _server(namespace: str | None) -> dict[str, Any]:
 
 
 def _claude() -> Path:
-    return install.settings_file(project=False).parent
+    return install.settings_file(CLAUDE_CODE).parent
 
 
 def _codex() -> Path:
-    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+    return install.settings_file(CODEX).parent
 
 
 def _cursor() -> Path:
-    return Path.home() / ".cursor"
+    return install.settings_file(CURSOR).parent

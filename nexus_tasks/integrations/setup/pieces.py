@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nexus_tasks.errors import ConfigurationError
-from nexus_tasks.integrations.claude_code import install
+from nexus_tasks.integrations.coding_agents import install
+from nexus_tasks.transcripts.events import CLAUDE_CODE
 
-Kind = Literal["file", "json", "toml", "hooks"]
+Kind = Literal["file", "json", "toml", "hooks"]  # the hooks of an agent: the key is the agent's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Piece:
     kind: Kind
     what: str  # for people, for example "hook"
     path: Path
-    key: tuple[str, ...] = ()  # the keys that lead to a JSON entry or a TOML table
+    key: tuple[str, ...] = ()  # the keys that lead to a JSON entry or a TOML table; of hooks, the agent
     value: Any = None  # has JSON types
     mode: int = 0o666  # permissions of a new file; the umask is subtracted
 
@@ -40,7 +41,7 @@ def find(piece: Piece, text: str) -> Any:
     if piece.kind == "file":
         return text or None
     if piece.kind == "hooks":
-        return install.ours(_hooks(piece, text)) or None
+        return install.ours(install.hooks_of(piece.path, _json(piece, text))) or None
     at: Any = _toml(piece, text) if piece.kind == "toml" else _json(piece, text)
     for key in piece.key:
         if not isinstance(at, dict):
@@ -61,8 +62,7 @@ def put(piece: Piece, text: str, value: Any) -> str:
         return _put_toml(piece, text, value)
     document = _json(piece, text)
     if piece.kind == "hooks":
-        hooks = install.without_ours(_hooks(piece, text))
-        return _dumped(text, {**document, "hooks": install.with_hooks(piece.path, hooks, value)})
+        return _dumped(text, install.with_ours(_agent(piece), piece.path, document, value))
     at = document
     for key in piece.key[:-1]:
         at = at.setdefault(key, {})
@@ -78,10 +78,7 @@ def drop(piece: Piece, text: str) -> str | None:
         return _drop_toml(piece, text)
     document = _json(piece, text)
     if piece.kind == "hooks":
-        hooks = install.without_ours(_hooks(piece, text))
-        document = {key: value for key, value in document.items() if key != "hooks"} | (
-            {"hooks": hooks} if hooks else {}
-        )
+        document = install.without_ours(_agent(piece), piece.path, document)
     else:
         parents = [document]
         for key in piece.key[:-1]:
@@ -93,11 +90,8 @@ def drop(piece: Piece, text: str) -> str | None:
     return _dumped(text, document) if document else ""
 
 
-def _hooks(piece: Piece, text: str) -> dict[str, Any]:
-    hooks = _json(piece, text).get("hooks", {})
-    if not isinstance(hooks, dict):
-        raise _unreadable(piece, '"hooks" is not an object')
-    return hooks
+def _agent(piece: Piece) -> str:
+    return piece.key[0] if piece.key else CLAUDE_CODE  # a record of the release before names no agent
 
 
 def _json(piece: Piece, text: str) -> dict[str, Any]:

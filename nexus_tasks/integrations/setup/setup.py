@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,6 +73,7 @@ def write(steps: Sequence[Step]) -> None:
         entry["values"] = [*former.get("values", []), step.piece.value]
         entry["made_file"] = former.get("made_file", False) or not step.piece.path.exists()
         entry["made_folders"] = former.get("made_folders", []) or _missing_folders(step.piece.path)
+        entry["original"] = _original(step, former, made_file=entry["made_file"])
         record[_id(entry)] = entry
     _save(list(record.values()))
     for step in todo:
@@ -92,15 +94,44 @@ def plan_undo() -> list[Step]:
         piece = _piece(entry)
         text = _read(piece.path)
         present = find(piece, text)
-        rest = drop(piece, text) if present is not None and present in entry["values"] else None
+        original = entry.get("original")
+        rest = _without(piece, text, entry["made_file"]) if present is not None and present in entry["values"] else None
+        if rest is not None and original and _hash(text) == original["written"]:
+            rest = original["text"]
         if present is None:
             steps.append(Step(piece=piece, state="gone", before=text, after=text))
         elif rest is None:
             steps.append(Step(piece=piece, state="left", before=text, after=text))
         else:
-            after = rest if rest.strip() or entry["made_file"] else "{}\n" if piece.kind in ("json", "hooks") else rest
-            steps.append(Step(piece=piece, state="removed", before=text, after=after))
+            steps.append(Step(piece=piece, state="removed", before=text, after=rest))
     return steps
+
+
+def _without(piece: Piece, text: str, made_file: bool) -> str | None:
+    """The file's text without the piece. ``None``: the piece cannot be cut out."""
+    rest = drop(piece, text)
+    if rest is None or rest.strip() or made_file:
+        return rest
+    return "{}\n" if piece.kind in ("json", "hooks") else rest
+
+
+def _original(step: Step, former: dict[str, Any], *, made_file: bool) -> dict[str, str] | None:
+    """The file's text before the first run, and a hash of the text that is written now.
+
+    It is kept only for a file whose first text cannot be made again from the written one, such as JSON on one line.
+    """
+    original = former.get("original")
+    if former:
+        first = original["text"] if original and original["written"] == _hash(step.before) else None
+    else:
+        first = step.before
+    if first is None or _without(step.piece, step.after, made_file) == first:
+        return None
+    return {"text": first, "written": _hash(step.after)}
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def undo(steps: Sequence[Step]) -> None:

@@ -1,8 +1,8 @@
-"""The hook ``nexus hook claude-code``: write one event from standard input to the session buffer within 100 ms.
+"""The hook ``nexus hook AGENT``: write one event from standard input to the session buffer within 100 ms.
 
-Claude Code runs the hook at each event of a session. This module imports only the standard library and the packages
-``buffer`` and ``transcripts``, so that it starts quickly. Even after an error the exit code is 0, so that the agent
-goes on. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
+Claude Code, Codex and Cursor run the hook at each event of a session. This module imports only the standard library and
+the packages ``buffer`` and ``transcripts``, so that it starts quickly. Even after an error the exit code is 0, so that
+the agent goes on. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -26,32 +26,53 @@ _PROJECT_BESIDE = 3_000  # the most characters of the project's memory that foll
 _FIELDS = ("hook_event_name", "session_id")
 
 
-def main(arguments: Sequence[str] = ()) -> int:
-    """Handle the event on standard input. Returns 0, even after an error."""
+def main(arguments: Sequence[str] = (), *, agent: str = events.CLAUDE_CODE) -> int:
+    """Handle the event on standard input. Returns 0, even after an error.
+
+    Args:
+        arguments: the options of the command.
+        agent: the agent that runs the hook, out of ``events.AGENTS``.
+    """
     try:
-        _handle(json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
+        _handle(agent, json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
         sys.stdout.flush()
     except BaseException as error:
         _log(error)
     return 0
 
 
-def _handle(event: Any, namespace: str | None) -> None:
+def _handle(agent: str, event: Any, namespace: str | None) -> None:
+    if agent == events.CURSOR:
+        event = events.as_of_claude_code(event)
+    elif agent == events.CLAUDE_CODE and events.is_of_cursor(event):
+        return  # Cursor also runs the hook of Claude Code. The hook of Cursor keeps the event.
     name, session = event["hook_event_name"], event["session_id"]
-    folder = os.environ.get("CLAUDE_PROJECT_DIR") or event.get("cwd") or os.getcwd()
+    folder = _project(agent, event.get("cwd") or os.getcwd())
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
     _check_allowed(namespace)
     home = default_home()
     if name == "SessionStart":
-        _print_context(_context(home, namespace, str(session), str(event.get("source"))))
-    payload = events.payload(event)
+        _print_context(agent, _context(home, namespace, str(session), str(event.get("source"))))
+    payload = events.payload(agent, event)
     if payload is None:
         return
     buffer = SessionBuffer()
-    buffer.append(namespace, str(session), payload, events.CONTEXT_TYPE)
+    buffer.append(namespace, str(session), payload, agent)
     buffer.close()
     if name in events.STORE_AFTER:
         _store_in_background()
+
+
+def _project(agent: str, folder: str) -> str:
+    """The folder of the project. Codex only names the folder in which it works. Then the repository is the project."""
+    if agent == events.CLAUDE_CODE:
+        return os.environ.get("CLAUDE_PROJECT_DIR") or folder
+    at = folder = os.path.realpath(folder)
+    while agent == events.CODEX and at != os.path.dirname(at):
+        if os.path.exists(os.path.join(at, ".git")):
+            return at
+        at = os.path.dirname(at)
+    return folder
 
 
 def _check_allowed(namespace: str) -> None:
@@ -75,10 +96,10 @@ def _context(home: str, namespace: str, session: str, source: str) -> str:
     return f"{said.rstrip()}\n\n{cut}".strip()
 
 
-def _print_context(text: str) -> None:
+def _print_context(agent: str, text: str) -> None:
     if text:
-        answer = {"hookEventName": "SessionStart", "additionalContext": text}
-        sys.stdout.write(json.dumps({"hookSpecificOutput": answer}))
+        answer = {"hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": text}}
+        sys.stdout.write(json.dumps({"additional_context": text} if agent == events.CURSOR else answer))
 
 
 def _store_in_background() -> None:
@@ -87,7 +108,7 @@ def _store_in_background() -> None:
     The option ``-P`` keeps Python from importing modules from the agent's project folder. ``store`` then leaves this
     folder.
     """
-    command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
+    command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.coding_agents.store"]
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     try:
         os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)

@@ -1,4 +1,8 @@
-"""Add the hook of nexus-tasks to Claude Code's settings file, or remove the hook. Other settings stay unchanged."""
+"""Add the hook of nexus-tasks to a coding agent's settings file, or remove the hook. Other settings stay unchanged.
+
+Claude Code and Codex have groups of hooks for each event: ``{"matcher": …, "hooks": [hook, …]}``. Cursor has the hooks
+themselves, and the number 1 under ``version``.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,25 @@ from typing import Any
 
 from nexus_tasks import files
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.transcripts.events import AGENTS, CLAUDE_CODE, CODEX, CURSOR
 
-EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
-_OURS = "hook claude-code"
-# The agent ends a hook that runs longer than this number of seconds. This hook takes about 0.1 s.
+_COMMON = ("SessionStart", "UserPromptSubmit", "PostToolUse")
+# The events of each agent that the hook handles. Codex before 0.148 has no `SessionEnd`, and ignores the entry.
+EVENTS = {
+    CLAUDE_CODE: (*_COMMON, "Stop", "SubagentStop", "PreCompact", "SessionEnd"),
+    CODEX: (*_COMMON, "Stop", "PreCompact", "SessionEnd"),
+    CURSOR: (
+        *("sessionStart", "beforeSubmitPrompt", "postToolUse", "postToolUseFailure", "afterAgentResponse"),
+        *("preCompact", "stop", "sessionEnd"),
+    ),
+}
+TRUST = "Codex runs the hook only after you trust it: start Codex, and type `/hooks`."
+_OURS = tuple(f"hook {agent}" for agent in AGENTS)
+# The agent ends a hook that runs longer than this number of seconds. This hook takes less than 0.1 s.
 _TIMEOUT = 10
+_SHORT = (CODEX, "SessionEnd")
+_AT_THE_END = 3  # the most seconds that Codex gives a hook of `SessionEnd`; with more it prints a warning
+_VERSION = {"version": 1}  # of the format of Cursor's file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,40 +47,45 @@ class Change:
     command: str | None  # the installed command; ``None`` after a removal
 
 
-def settings_file(*, project: bool) -> Path:
-    """The user's settings file. With ``project``, the local settings file of the project in the current folder."""
-    if project:
-        return Path.cwd() / ".claude" / "settings.local.json"
-    return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
+def settings_file(agent: str, *, project: bool = False) -> Path:
+    """The user's settings file. With ``project``, the file of the project in the current folder."""
+    if agent == CLAUDE_CODE:
+        return _folder(".claude", "CLAUDE_CONFIG_DIR", project) / (
+            "settings.local.json" if project else "settings.json"
+        )
+    return _folder(*((".codex", "CODEX_HOME") if agent == CODEX else (".cursor", "")), project) / "hooks.json"
 
 
-def install(path: Path, *, namespace: str | None = None) -> Change:
-    """Add the hook for every event in ``EVENTS``. A second installation changes nothing.
+def _folder(name: str, variable: str, project: bool) -> Path:
+    return Path.cwd() / name if project else Path(os.environ.get(variable) or Path.home() / name)
+
+
+def install(agent: str, path: Path, namespace: str | None = None) -> Change:
+    """Add the hook for every event of the agent in ``EVENTS``. A second installation changes nothing.
 
     Args:
+        agent: the agent whose file this is, out of ``AGENTS``.
         path: the settings file. A missing file is made.
         namespace: the namespace for all messages. With ``None``, each project has a namespace of its own.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
-    line = command(namespace)
-    settings = _read(path)
-    hooks = with_hooks(path, without_ours(_hooks(path, settings)), wanted(line))
-    return Change(path=path, changed=_write(path, {**settings, "hooks": hooks}), command=line)
+    line = command(agent, namespace)
+    settings = with_ours(agent, path, _read(path), wanted(agent, line))
+    return Change(path=path, changed=_write(path, settings), command=line)
 
 
-def uninstall(path: Path) -> Change:
+def uninstall(agent: str, path: Path) -> Change:
     """Remove the hook from the settings file. When the file then has no setting left, delete the file.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
     settings = _read(path)
-    hooks = without_ours(_hooks(path, settings))
-    if hooks == settings.get("hooks", {}):
+    rest = without_ours(agent, path, settings)
+    if not ours(hooks_of(path, settings)):
         return Change(path=path, changed=False, command=None)
-    rest = {key: value for key, value in settings.items() if key != "hooks"} | ({"hooks": hooks} if hooks else {})
     if rest:
         return Change(path=path, changed=_write(path, rest), command=None)
     try:
@@ -79,15 +102,19 @@ def program() -> list[str]:
     return [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
 
 
-def command(namespace: str | None, *, home: str | None = None) -> str:
+def command(agent: str, namespace: str | None, *, home: str | None = None) -> str:
     """The hook's command as a shell reads it. ``home`` is a ``NEXUS_HOME`` that the agent does not have."""
     before = ["env", f"NEXUS_HOME={os.path.abspath(os.path.expanduser(home))}"] if home else []
-    return shlex.join([*before, *program(), *_OURS.split(), *(["--namespace", namespace] if namespace else [])])
+    return shlex.join([*before, *program(), "hook", agent, *(["--namespace", namespace] if namespace else [])])
 
 
-def wanted(line: str) -> dict[str, list[dict[str, Any]]]:
+def wanted(agent: str, line: str) -> dict[str, list[dict[str, Any]]]:
     """Each event and the hook that belongs to it, with the command ``line``."""
-    return {event: [{"type": "command", "command": line, "timeout": _TIMEOUT}] for event in EVENTS}
+    kind = {} if agent == CURSOR else {"type": "command"}
+    return {
+        event: [{**kind, "command": line, "timeout": _AT_THE_END if (agent, event) == _SHORT else _TIMEOUT}]
+        for event in EVENTS[agent]
+    }
 
 
 def ours(hooks: dict[str, Any]) -> dict[str, list[Any]]:
@@ -95,25 +122,38 @@ def ours(hooks: dict[str, Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for event, groups in hooks.items():
         for group in groups if isinstance(groups, list) else ():
-            if isinstance(group, dict) and isinstance(group.get("hooks"), list):
-                found.setdefault(event, []).extend(hook for hook in group["hooks"] if _is_ours(hook))
+            inside = group.get("hooks") if isinstance(group, dict) else None
+            found.setdefault(event, []).extend(filter(_is_ours, inside if isinstance(inside, list) else [group]))
     return {event: hooks for event, hooks in found.items() if hooks}
 
 
-def with_hooks(path: Path, hooks: dict[str, Any], added: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """``hooks`` and the hooks of each event of ``added``, in a group of their own.
+def with_ours(
+    agent: str, path: Path, settings: dict[str, Any], added: dict[str, list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """``settings`` with the hooks ``added`` in the place of the present hooks of nexus-tasks.
 
     Raises:
-        ConfigurationError: an event of ``hooks`` is not a list.
+        ConfigurationError: ``hooks`` in the settings is no object, or an event in it is not a list.
     """
-    made = dict(hooks)
+    made = _without(hooks_of(path, settings))
     for event, own in added.items():
         groups = made.get(event, [])
         if not isinstance(groups, list):
             raise _not_settings(path, f'"hooks.{event}" is not a list')
         matcher = {"matcher": "*"} if event == "PostToolUse" else {}
-        made[event] = [*groups, {**matcher, "hooks": own}]
-    return made
+        made[event] = [*groups, *(own if agent == CURSOR else [{**matcher, "hooks": own}])]
+    return {**(_VERSION if agent == CURSOR else {}), **settings, "hooks": made}
+
+
+def without_ours(agent: str, path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings`` without the hooks of nexus-tasks, and empty when nothing else is left.
+
+    Raises:
+        ConfigurationError: ``hooks`` in the settings is no object.
+    """
+    hooks = _without(hooks_of(path, settings))
+    rest = {key: value for key, value in settings.items() if key != "hooks"} | ({"hooks": hooks} if hooks else {})
+    return {} if agent == CURSOR and rest == _VERSION else rest
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -132,15 +172,19 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _hooks(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def hooks_of(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The hooks in the settings.
+
+    Raises:
+        ConfigurationError: they are no object.
+    """
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict):
         raise _not_settings(path, '"hooks" is not an object')
     return hooks
 
 
-def without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
-    """``hooks`` without the hook of nexus-tasks."""
+def _without(hooks: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for event, groups in hooks.items():
         if not isinstance(groups, list):
@@ -154,14 +198,14 @@ def without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
 
 def _group_without_ours(group: Any) -> Any:
     if not isinstance(group, dict) or not isinstance(group.get("hooks"), list):
-        return group
+        return None if _is_ours(group) else group
     rest = [hook for hook in group["hooks"] if not _is_ours(hook)]
     return group if len(rest) == len(group["hooks"]) else {**group, "hooks": rest} if rest else None
 
 
 def _is_ours(hook: Any) -> bool:
     command = hook.get("command") if isinstance(hook, dict) else None
-    return isinstance(command, str) and _OURS in command and "nexus" in command
+    return isinstance(command, str) and "nexus" in command and any(ours in command for ours in _OURS)
 
 
 def _write(path: Path, settings: dict[str, Any]) -> bool:

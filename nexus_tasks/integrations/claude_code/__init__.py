@@ -1,1 +1,0 @@
-"""The hook (the command that Claude Code runs at its events), and the installation of the hook."""
