@@ -53,10 +53,10 @@ def main() -> None:
             ["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", f"{slow:.0f}", ""]
         ]
         for agent, (name, fields) in product(AGENTS, EVENTS.items()):
-            name = OF_CURSOR[name] if agent == "cursor" else name
-            event = json.dumps(BASE | {"hook_event_name": name} | fields)
+            own = OF_CURSOR[name] if agent == "cursor" else name
+            event = json.dumps(BASE | {"hook_event_name": own} | fields)
             took, slow = milliseconds([nexus, "hook", agent], event, environment)
-            rows.append([f"nexus hook {agent}, {name}", f"{took:.0f}", f"{slow:.0f}", f"{took - bare:+.0f}"])
+            rows.append([f"nexus hook {agent}, {own}", f"{took:.0f}", f"{slow:.0f}", f"{took - bare:+.0f}"])
     print(table(["process", f"median of {TIMES}, ms", "95 %, ms", "beyond the bare start, ms"], rows))
     print("\nBounds: 100 ms, and 60 ms for 95 % of UserPromptSubmit.")
 

@@ -278,6 +278,12 @@ def test_every_skip_says_its_reason() -> None:
         tool("w", "Bash", command="cd shop && nexus remember 'Thing 2 is on shelf 2.'"),
         tool("w", "Edit", file_path="/home/ann/shop/CLAUDE.md", new_string="Thing 2 is on shelf 2."),
         tool("w", "Write", file_path="AGENTS.md"),
+        tool(
+            "w",
+            "apply_patch",
+            text="*** Begin Patch\n*** Update File: AGENTS.md\n+Thing 2 is on shelf 2.\n*** End Patch",
+        ),
+        tool("w", "MCP:remember", text="Thing 2 is on shelf 2."),
         tool("w", "Write", file_path="memory/shelves.md"),
         tool("w", "Write", file_path="./memories/shelves.md"),
         tool("w", "memory", command="create", path="/memories/shelves.txt"),
