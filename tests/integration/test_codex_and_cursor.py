@@ -78,7 +78,7 @@ def test_a_session_of_codex_is_stored_once_from_its_transcript(here: Sandbox, tm
     assert call("codex", stop) is None
     assert store().waiting == 0
     wanted = [
-        ("user", "Fix the test."),
+        ("user", "Fix the cart's test."),
         ("assistant", "Ran: pytest -q"),
         ("tool", "Error: Chunk ID: 4f"),
         ("assistant", "Edited cart.py, tax.py"),

@@ -26,12 +26,12 @@ class Rollout:
         self.item("message", role="developer", content=[{"type": "input_text", "text": "<permissions>…"}])
         self.item("message", role="user", content=[{"type": "input_text", "text": "<environment_context>…"}])
 
-    def line(self, kind: str, **payload: Any) -> None:
+    def line(self, kind: str, /, **payload: Any) -> None:
         """One line."""
         when = (self.began + timedelta(milliseconds=10 * len(self.lines))).isoformat().replace("+00:00", "Z")
         self.lines.append(json.dumps({"timestamp": when, "type": kind, "payload": payload}))
 
-    def item(self, kind: str, **payload: Any) -> None:
+    def item(self, kind: str, /, **payload: Any) -> None:
         """A line of the log that the model sees."""
         self.line("response_item", type=kind, **payload)
 
