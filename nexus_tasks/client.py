@@ -1318,6 +1318,18 @@ class Nexus:
         """
         return services.webhooks.list_webhooks(self.deployment, namespace, limit=limit, offset=offset)
 
+    def resume_webhook(self, namespace: str, webhook_id: str) -> WebhookInfo:
+        """Let a webhook be told again that is paused, or that waits after a failure. What waits is told within 10 s.
+
+        Args:
+            namespace: the namespace.
+            webhook_id: the webhook's id.
+
+        Raises:
+            NotFound: there is no such namespace or webhook.
+        """
+        return services.webhooks.resume_webhook(self.deployment, namespace, webhook_id)
+
     def delete_webhook(self, namespace: str, webhook_id: str) -> WebhookInfo:
         """Delete a webhook, and what it was still to be told. Returns the deleted webhook.
 
@@ -1668,4 +1680,5 @@ class Nexus:
     aaudit = _twin(audit)
     acreate_webhook = _twin(create_webhook)
     awebhooks = _twin(webhooks)
+    aresume_webhook = _twin(resume_webhook)
     adelete_webhook = _twin(delete_webhook)

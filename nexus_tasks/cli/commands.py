@@ -49,6 +49,7 @@ COMMANDS = {
     "topics": "topics:app",
     "jobs": "jobs:app",
     "tokens": "tokens:app",
+    "webhooks": "webhooks:app",
     "buffer": "buffer:app",
     "hook": "hook:app",
 }

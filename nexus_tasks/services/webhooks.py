@@ -1,4 +1,4 @@
-"""Create, list and delete webhooks."""
+"""Create, list, resume and delete webhooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,18 @@ def list_webhooks(deployment: Deployment, namespace: str, *, limit: int, offset:
     """See :meth:`nexus_tasks.client.Nexus.webhooks`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        return [_info(row, known.name) for row in webhooks.listed(tx, known.id, limit=limit, offset=offset)]
+        rows = webhooks.listed(tx, known.id, limit=limit, offset=offset)
+        waiting = webhooks.waiting(tx, [row.id for row in rows])
+        return [_info(row, known.name, waiting=waiting.get(row.id, 0)) for row in rows]
+
+
+def resume_webhook(deployment: Deployment, namespace: str, webhook_id: str) -> WebhookInfo:
+    """See :meth:`nexus_tasks.client.Nexus.resume_webhook`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        row = webhooks.resume(tx, known.id, webhook_id)
+        audit.record(tx, "webhook.resume", known.name)
+        return _info(row, known.name, waiting=webhooks.waiting(tx, [row.id]).get(row.id, 0))
 
 
 def delete_webhook(deployment: Deployment, namespace: str, webhook_id: str) -> WebhookInfo:
@@ -61,11 +72,16 @@ def _check_url(url: str, *, private: bool) -> None:
         )
 
 
-def _info(row: WebhookRow, namespace: str) -> WebhookInfo:
+def _info(row: WebhookRow, namespace: str, *, waiting: int = 0) -> WebhookInfo:
     return WebhookInfo(
         id=row.id,
         namespace=namespace,
         url=scrub(row.url),  # some receivers, such as Slack's and Zapier's, know a caller by a key in the address
         events=tuple(row.events),  # type: ignore[arg-type]
         created_at=row.created_at,
+        waiting=waiting,
+        failures=row.failures,
+        retry_at=row.retry_at,
+        paused_at=row.paused_at,
+        last_error=row.last_error,
     )

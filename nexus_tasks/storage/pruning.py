@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete, text
+from sqlalchemy import delete, select, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import (
@@ -17,6 +17,7 @@ from nexus_tasks.storage.models import (
     OpenQuestion,
     SavedAnswer,
     WebhookDelivery,
+    WebhookRow,
 )
 
 LOG_DAYS = 7  # for which a condensation of an observation log can be undone
@@ -37,7 +38,9 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
-    tx.execute(delete(WebhookDelivery).where(WebhookDelivery.created_at < before, WebhookDelivery.state != "wanted"))
+    paused = select(WebhookRow.id).where(WebhookRow.paused_at.is_not(None))
+    told = (WebhookDelivery.state != "wanted") | WebhookDelivery.webhook_id.in_(paused)
+    tx.execute(delete(WebhookDelivery).where(WebhookDelivery.created_at < before, told))
     since = datetime.now(UTC) - timedelta(days=LOG_DAYS)
     tx.execute(delete(ObservationGeneration).where(ObservationGeneration.created_at < since))
     answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)

@@ -6,17 +6,30 @@ crash, and never after a rollback.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import any_, delete, insert, literal, select, text, update
+from sqlalchemy import any_, delete, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import aliased
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Namespace, WebhookDelivery, WebhookRow
 from nexus_tasks.types import WebhookEvent
+
+log = logging.getLogger(__name__)
+
+# A webhook that fails is called again after 10 s, 20 s, 40 s and so on, at the longest after an hour. After so many
+# failures in a row, which take about eight hours, it is paused. Chosen by hand: a night's outage must not pause it.
+FIRST_WAIT, LONGEST_WAIT, PAUSE_AFTER = 10.0, 3_600.0, 15
+_CALLING = 60.0  # seconds in which no second job calls a webhook that failed; a call takes at most 15 s
+
+
+_IS_WANTED = text("webhook_deliveries.state = 'wanted'")  # a literal, so that Postgres can use the partial index
 
 
 def create(tx: Transaction, namespace_id: int, url: str, events: Sequence[str]) -> WebhookRow:
@@ -37,6 +50,13 @@ def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> Se
     """The webhooks of a namespace, newest first."""
     query = select(WebhookRow).where(WebhookRow.namespace_id == namespace_id)
     return tx.scalars(query.order_by(WebhookRow.created_at.desc(), WebhookRow.id).limit(limit).offset(offset)).all()
+
+
+def waiting(tx: Transaction, webhook_ids: Sequence[str]) -> dict[str, int]:
+    """The number of wanted deliveries of each of these webhooks that has some."""
+    query = select(WebhookDelivery.webhook_id, func.count().label("waiting")).where(_IS_WANTED)
+    query = query.where(WebhookDelivery.webhook_id.in_(webhook_ids)).group_by(WebhookDelivery.webhook_id)
+    return {row.webhook_id: row.waiting for row in tx.execute(query)}
 
 
 def remove(tx: Transaction, namespace_id: int, webhook_id: str) -> WebhookRow:
@@ -64,6 +84,20 @@ def tell(tx: Transaction, namespace_id: int, event: WebhookEvent, about: Mapping
     tx.execute(insert(WebhookDelivery).from_select(["namespace_id", "webhook_id", "event", "about"], wanting))
 
 
+def resume(tx: Transaction, namespace_id: int, webhook_id: str) -> WebhookRow:
+    """Let a webhook be called at once, as if it had never failed.
+
+    Raises:
+        NotFound: the namespace has no such webhook.
+    """
+    row = tx.scalar(select(WebhookRow).where(WebhookRow.namespace_id == namespace_id, WebhookRow.id == webhook_id))
+    if row is None:
+        raise NotFound(f"There is no webhook {webhook_id!r:.80}.", remedy="List the webhooks of the namespace.")
+    row.failures, row.retry_at, row.paused_at, row.last_error = 0, None, None, None
+    tx.flush()
+    return row
+
+
 class Due(NamedTuple):
     """What a webhook is to be told."""
 
@@ -86,6 +120,50 @@ def due(tx: Transaction, namespace_id: int, delivery_id: int) -> Due | None:
     return Due(*found) if found else None
 
 
+def may_call(tx: Transaction, webhook_id: str) -> bool:
+    """Whether a webhook may be called now. One job at a time calls a webhook that failed, when its wait is over."""
+    row = tx.scalar(select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True))
+    if row is None or row.paused_at is not None:
+        return False
+    if row.failures == 0:
+        return True
+    now = tx.scalar(select(func.now()))
+    assert now is not None
+    if row.retry_at is not None and row.retry_at > now:
+        return False
+    row.retry_at = now + timedelta(seconds=_CALLING)
+    return True
+
+
+def succeeded(tx: Transaction, hook: WebhookRow) -> None:
+    """Forget the failures of a webhook that answered."""
+    which = (WebhookRow.id == hook.id, WebhookRow.failures > 0)
+    tx.execute(update(WebhookRow).where(*which).values(failures=0, retry_at=None, last_error=None))
+
+
+def failed(tx: Transaction, hook: WebhookRow, why: str) -> None:
+    """Count a failure of a webhook. It is called later again, or paused.
+
+    Of the calls that ran at the same time, one counts.
+    """
+    row = tx.scalar(select(WebhookRow).where(WebhookRow.id == hook.id).with_for_update(key_share=True))
+    if row is None or row.failures != hook.failures or row.paused_at is not None:
+        return
+    row.failures += 1
+    row.last_error = why
+    wait = min(FIRST_WAIT * 2.0 ** (row.failures - 1), LONGEST_WAIT)
+    now = tx.scalar(select(func.now()))
+    assert now is not None
+    row.retry_at = now + timedelta(seconds=wait)
+    if row.failures >= PAUSE_AFTER:
+        row.paused_at = now
+        log.error(
+            "Webhook %s is paused, because it failed %d times in a row: %s When it is mended, run"
+            " `nexus webhooks resume %s`.",
+            *(row.id, row.failures, why, row.id),
+        )
+
+
 def mark(tx: Transaction, namespace_id: int, delivery_id: int, *, dead: bool) -> None:
     """Set a delivery to ``dead`` when its job gives up, or back to ``wanted`` when the job is retried."""
     set_state(tx, namespace_id, delivery_id, "dead" if dead else "wanted")
@@ -97,15 +175,20 @@ def set_state(tx: Transaction, namespace_id: int, delivery_id: int, state: str) 
     tx.execute(update(WebhookDelivery).where(*which).values(state=state))
 
 
-_IS_WANTED = text("webhook_deliveries.state = 'wanted'")  # a literal, so that Postgres can use the partial index
-
-
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]]:
-    """At most ``limit`` wanted deliveries with ids above ``after``, as (id, namespace, id)."""
+    """At most ``limit`` wanted deliveries with ids above ``after``, as (id, namespace, id).
+
+    Those of a paused webhook are left out. Of a webhook that failed there is the oldest one, when its wait is over.
+    """
+    other = aliased(WebhookDelivery)
+    oldest = select(func.min(other.id)).where(other.webhook_id == WebhookRow.id, other.state == "wanted")
+    over = (WebhookRow.retry_at <= func.now()) & (WebhookDelivery.id == oldest.scalar_subquery())
     query = (
         select(WebhookDelivery.id, Namespace.name)
         .join(Namespace, Namespace.id == WebhookDelivery.namespace_id)
+        .join(WebhookRow, WebhookRow.id == WebhookDelivery.webhook_id)
         .where(_IS_WANTED, WebhookDelivery.id > after)
+        .where(WebhookRow.paused_at.is_(None), (WebhookRow.failures == 0) | over)
         .order_by(WebhookDelivery.id)
         .limit(limit)
     )

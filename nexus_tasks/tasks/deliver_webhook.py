@@ -1,6 +1,9 @@
 """deliver_webhook: the job that tells a webhook of one event, with a signature.
 
 A webhook is told at least once: after a crash between the answer and the commit it is told again, with the same id.
+
+A webhook that fails is not called by every job that has something to tell it. The jobs end, and their deliveries stay
+wanted. When the webhook's wait is over, the outbox asks for one of them, and after a success for all.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 from typing import ClassVar
 
 from nexus_tasks.calling_out import post
-from nexus_tasks.errors import Permanent, Throttled, Transient
+from nexus_tasks.errors import Permanent, Transient
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.storage import webhooks
 from nexus_tasks.storage.webhooks import Due
@@ -45,6 +48,8 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
         found = webhooks.due(tx, namespace_id, arguments.delivery_id)
         if found is None:  # the webhook was deleted, or an earlier run has told it
             return work.commit(tx, JobOutcome(status="gone"))
+        if not webhooks.may_call(tx, found.hook.id):
+            return work.commit(tx, JobOutcome(status="skipped", details={"why": "the webhook failed: it waits"}))
     now = int(work.deployment.claims.now())
     body = _body(found, work.namespace.name)
     headers = {
@@ -53,8 +58,14 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
         "Nexus-Delivery": str(found.delivery.id),
         "Nexus-Signature": f"t={now},v1={signature(found.hook.secret, now, body)}",
     }
-    _check(post(found.hook.url, body, headers, private=settings.webhook_private))
+    try:
+        _check(post(found.hook.url, body, headers, private=settings.webhook_private))
+    except Transient as error:
+        with work.database.transaction() as tx:
+            webhooks.failed(tx, found.hook, error.message)
+            return work.commit(tx, JobOutcome(status="skipped", details={"why": error.message}))
     with work.database.transaction() as tx:
+        webhooks.succeeded(tx, found.hook)
         webhooks.set_state(tx, namespace_id, found.delivery.id, "sent")
         return work.commit(tx, JobOutcome(status="completed", details={"event": found.delivery.event}))
 
@@ -71,11 +82,9 @@ def _body(found: Due, namespace: str) -> bytes:
 
 
 def _check(status: int) -> None:
-    """Decide by the status of the answer whether the job goes on, tries again, or gives up."""
+    """Decide by the status of the answer whether the webhook was told, is called again, or the job gives up."""
     if 200 <= status < 300:
         return
-    if status == 429:
-        raise Throttled("The webhook asked to be called later.", retry_after=60.0)
-    if status in (408, 425) or status >= 500:
+    if status in (408, 425, 429) or status >= 500:
         raise Transient(f"The webhook answered {status}.")
     raise Permanent(f"The webhook answered {status}.", remedy="Mend the receiver, then `nexus jobs retry JOB`.")

@@ -44,7 +44,7 @@ class AuditEntry(Document):
     at: datetime
     # correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session,
     # erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke,
-    # token.use, token.refuse, webhook.create or webhook.delete
+    # token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
     action: str
     namespace: str | None  # None: a refused request whose token is unknown
     reason: str  # why a token was refused: unknown, revoked, expired, namespace, or the name of a missing scope

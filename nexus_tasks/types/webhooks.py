@@ -22,6 +22,11 @@ class WebhookInfo(Document):
     url: str
     events: tuple[WebhookEvent, ...]
     created_at: datetime
+    waiting: int = 0  # events that it is still to be told
+    failures: int = 0  # calls that failed since the last one that did not
+    retry_at: datetime | None = None  # it failed, and is not called before this time
+    paused_at: datetime | None = None  # it failed 15 times in a row, and is not called before it is resumed
+    last_error: str | None = None  # why the last call failed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
 
 from nexus_tasks import Nexus, calling_out
+from nexus_tasks.cli.main import app
 from nexus_tasks.errors import InvalidInput, NotFound, Permanent, Transient
 from nexus_tasks.storage import webhooks
 from tests.integration.http_client import api, ok
@@ -84,6 +88,11 @@ def deliver(here: Sandbox) -> None:
     work("deliver_webhook")
 
 
+def hour_passes(here: Sandbox) -> None:
+    """Let the waits of the webhooks end."""
+    here.sql("UPDATE webhooks SET retry_at = retry_at - interval '1 hour'")
+
+
 def states(here: Sandbox) -> list[str]:
     return [state for (state,) in here.sql("SELECT state FROM webhook_deliveries ORDER BY id")]
 
@@ -138,8 +147,10 @@ def test_a_webhook_that_fails_is_tried_again_and_one_that_refuses_is_a_dead_lett
     deliver(private)
     assert (len(receiver.told), states(private)) == (1, ["wanted"])
     receiver.status = 302  # a redirection is not followed
-    time_passes(private)
-    work("deliver_webhook")
+    deliver(private)
+    assert len(receiver.told) == 1  # it waits for 10 s
+    hour_passes(private)
+    deliver(private)
     deliver(private)  # the dead letter itself is told to nobody
     nexus = Nexus(private.deployment)
     [dead] = nexus.jobs(namespace=NAMESPACE, status="dead")
@@ -171,6 +182,84 @@ def test_a_run_that_ends_between_the_answer_and_the_commit_tells_again_with_the_
     assert len(receiver.told) == 2
 
 
+def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_with_the_same_id(
+    private: Sandbox, receiver: Receiver
+) -> None:
+    hooked(private, receiver)
+    say("I live in Lisbon.", end=True)
+    work("derive_memory", "digest_session")
+    database = private.deployment.database
+    first = private.worker()
+    with database.transaction() as tx:  # the answer comes, and the row cannot be marked
+        tx.execute(text("SELECT 1 FROM webhook_deliveries FOR UPDATE"))
+        eventually(lambda: receiver.told, within=60)
+        eventually(lambda: private.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        first.kill()
+    assert states(private) == ["wanted"]
+    private.worker()
+    eventually(lambda: states(private) == ["sent"], within=120)
+    assert len(receiver.told) == 2
+    assert len({headers["Nexus-Delivery"] for headers, _ in receiver.told}) == 1
+    assert len({body for _, body in receiver.told}) == 1
+
+
+def test_a_webhook_that_fails_for_hours_is_called_seldom_paused_and_resumed(
+    private: Sandbox, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = hooked(private, receiver)
+    nexus = Nexus(private.deployment)
+    with private.deployment.database.transaction() as tx:
+        for number in range(30):
+            webhooks.tell(tx, 1, "dream.finished", {"dream": number})
+    receiver.status = 500
+    deliver(private)  # each of 30 jobs is asked for, and the first one finds that the webhook fails
+    assert len(receiver.told) == 1
+    waits = []
+    for _ in range(webhooks.PAUSE_AFTER - 1):
+        [one] = nexus.webhooks(NAMESPACE)
+        assert one.retry_at is not None
+        waits.append(round((one.retry_at - datetime.now(UTC)).total_seconds()))
+        hour_passes(private)
+        deliver(private)
+    assert len(receiver.told) == webhooks.PAUSE_AFTER
+    assert all(wait in range(5 * 2**n, 10 * 2**n + 1) for n, wait in enumerate(waits[:6]))
+    assert waits[-1] in range(3_500, 3_601)
+    [one] = nexus.webhooks(NAMESPACE)
+    assert (one.failures, one.waiting, one.last_error) == (15, 30, "The webhook answered 500.")
+    assert one.paused_at is not None
+    assert f"nexus webhooks resume {made.id}" in caplog.text
+    receiver.status = 200
+    hour_passes(private)
+    deliver(private)
+    assert len(receiver.told) == webhooks.PAUSE_AFTER
+    shown = CliRunner().invoke(app, ["webhooks", "list", "--namespace", NAMESPACE]).stdout
+    assert "paused after 15 failures" in " ".join(shown.split())
+    assert nexus.resume_webhook(NAMESPACE, made.id).paused_at is None
+    deliver(private)
+    assert set(states(private)) == {"sent"}
+    assert len(receiver.told) == webhooks.PAUSE_AFTER + 30
+    with pytest.raises(NotFound):
+        nexus.resume_webhook(NAMESPACE, "none")
+
+
+def test_a_webhook_that_answers_again_is_told_of_all_that_waits(private: Sandbox, receiver: Receiver) -> None:
+    hooked(private, receiver)
+    with private.deployment.database.transaction() as tx:
+        for number in range(5):
+            webhooks.tell(tx, 1, "dream.finished", {"dream": number})
+    receiver.status = 503
+    deliver(private)
+    receiver.status = 200
+    hour_passes(private)
+    deliver(private)
+    assert states(private).count("sent") == 1  # one call tries whether it answers
+    deliver(private)
+    assert states(private) == ["sent"] * 5
+    assert len(receiver.told) == 6
+    [one] = Nexus(private.deployment).webhooks(NAMESPACE)
+    assert (one.failures, one.last_error, one.waiting) == (0, None, 0)
+
+
 def test_an_erased_namespace_is_not_told_of(private: Sandbox, receiver: Receiver) -> None:
     hooked(private, receiver)
     say("I live in Lisbon.", end=True)
@@ -179,8 +268,7 @@ def test_an_erased_namespace_is_not_told_of(private: Sandbox, receiver: Receiver
     deliver(private)
     Nexus(private.deployment).forget(NAMESPACE, everything=True)
     receiver.status = 200
-    time_passes(private)
-    work("deliver_webhook")
+    deliver(private)
     assert (len(receiver.told), states(private)) == (1, [])
 
 

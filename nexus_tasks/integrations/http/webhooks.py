@@ -17,6 +17,8 @@ from nexus_tasks.types import WEBHOOK_EVENTS, NewWebhook, WebhookEvent, WebhookI
 
 router = routes("webhooks")
 
+WebhookId = Annotated[str, Path(description="The webhook's id.")]
+
 
 class WebhookBody(NamedSpaceBody):
     """An address, and the events that it is told of."""
@@ -41,10 +43,16 @@ async def list_webhooks(caller: Operator, namespace: str, limit: Limit = 100, of
     return WebhookPage(webhooks=tuple(found), next_offset=next_offset(found, limit, offset))
 
 
+@router.post("/webhooks/{webhook_id}/resume")
+@repeat("anew")
+async def resume_webhook(caller: ChangingOperator, webhook_id: WebhookId, body: NamedSpaceBody) -> WebhookInfo:
+    """Let a webhook be told again that is paused, or that waits after a failure."""
+    nexus, name = await caller.space(body.namespace)
+    return await nexus.aresume_webhook(name, webhook_id)
+
+
 @router.delete("/webhooks/{webhook_id}")
-async def delete_webhook(
-    caller: ChangingOperator, webhook_id: Annotated[str, Path(description="The webhook's id.")], namespace: str
-) -> WebhookInfo:
+async def delete_webhook(caller: ChangingOperator, webhook_id: WebhookId, namespace: str) -> WebhookInfo:
     """Delete a webhook, and what it was still to be told."""
     nexus, name = await caller.space(namespace)
     return await nexus.adelete_webhook(name, webhook_id)

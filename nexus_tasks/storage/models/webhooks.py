@@ -12,7 +12,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class WebhookRow(Base):
-    """An address that is told of events in a namespace. The secret signs what is sent, so it is stored as it is."""
+    """An address that is told of events in a namespace. The secret signs what is sent, so it is stored as it is.
+
+    ``failures`` counts the calls that failed since the last one that did not. A webhook that failed is not called
+    before ``retry_at``. One with ``paused_at`` is not called before somebody resumes it. ``last_error`` says why.
+    """
 
     __tablename__ = "webhooks"
     __table_args__ = (Index("ix_webhooks_namespace_id", "namespace_id"),)
@@ -22,6 +26,10 @@ class WebhookRow(Base):
     url: Mapped[str]
     events: Mapped[list[str]]
     secret: Mapped[str]
+    failures: Mapped[int] = mapped_column(server_default="0")
+    retry_at: Mapped[datetime | None]
+    paused_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]
     created_at: Mapped[datetime] = now_column()
 
 
