@@ -1046,6 +1046,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/webhooks/{webhook_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume Webhook
+         * @description Let a webhook be told again that is paused, or that waits after a failure.
+         */
+        post: operations["resume_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/webhooks/{webhook_id}": {
         parameters: {
             query?: never;
@@ -1197,7 +1217,7 @@ export interface components {
             at: string;
             /**
              * Action
-             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session, erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke, token.use, token.refuse, webhook.create or webhook.delete
+             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session, erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke, token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
              */
             action: string;
             /**
@@ -2646,6 +2666,33 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /**
+             * Waiting
+             * @description events that it is still to be told
+             * @default 0
+             */
+            waiting: number;
+            /**
+             * Failures
+             * @description calls that failed since the last one that did not
+             * @default 0
+             */
+            failures: number;
+            /**
+             * Retry At
+             * @description it failed, and is not called before this time
+             */
+            retry_at: string | null;
+            /**
+             * Paused At
+             * @description it failed 15 times in a row, and is not called before it is resumed
+             */
+            paused_at: string | null;
+            /**
+             * Last Error
+             * @description why the last call failed
+             */
+            last_error: string | null;
             /**
              * Secret
              * @description the key of the signatures
@@ -4247,6 +4294,33 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /**
+             * Waiting
+             * @description events that it is still to be told
+             * @default 0
+             */
+            waiting: number;
+            /**
+             * Failures
+             * @description calls that failed since the last one that did not
+             * @default 0
+             */
+            failures: number;
+            /**
+             * Retry At
+             * @description it failed, and is not called before this time
+             */
+            retry_at: string | null;
+            /**
+             * Paused At
+             * @description it failed 15 times in a row, and is not called before it is resumed
+             */
+            paused_at: string | null;
+            /**
+             * Last Error
+             * @description why the last call failed
+             */
+            last_error: string | null;
         };
         /**
          * WebhookPage
@@ -4284,6 +4358,22 @@ export interface components {
             detail: string;
             /** @description What to do about it. */
             remedy: string;
+        };
+        /** @description A line of an export: first the header, then a row per line, and last the end. */
+        ExportLine: {
+            /** @constant */
+            format: "nexus-tasks memory";
+            version: number;
+            /** @description The settings of the namespace. */
+            settings: Record<string, never>;
+        } | ({
+            /** @enum {string} */
+            table: "sessions" | "perspectives" | "reflections" | "memories" | "derivations" | "digest_requests" | "evidence" | "session_digests" | "reflection_changes" | "observation_logs" | "observation_chunks" | "observation_reflections" | "observation_generations" | "extractions" | "topics" | "topic_sources";
+        } & {
+            [key: string]: unknown;
+        }) | {
+            /** @description The number of rows. */
+            end: number;
         };
     };
     responses: never;
@@ -4764,10 +4854,17 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Answer"];
                     "text/event-stream": {
-                        /** @enum {string} */
-                        event?: "sentence" | "answer" | "problem";
-                        /** @description JSON */
-                        data?: string;
+                        /** @constant */
+                        event: "sentence";
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "answer";
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "problem";
+                        data: string;
                     };
                 };
             };
@@ -6390,12 +6487,18 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
                     "text/event-stream": {
-                        /** @enum {string} */
-                        event?: "job" | "end" | "problem";
-                        /** @description JSON */
-                        data?: string;
+                        /** @constant */
+                        event: "job";
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "end";
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "problem";
+                        data: string;
                     };
                 };
             };
@@ -6428,7 +6531,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": unknown;
                     "application/x-ndjson": string;
                 };
             };
@@ -6537,6 +6639,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NewWebhook"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A repeat with the same key and body gets the answer of the first request, for 24 hours. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The webhook's id. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NamedSpaceBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookInfo"];
                 };
             };
             /** @description A problem */

@@ -21,7 +21,7 @@ from nexus_tasks.types import Answer, AnswerSentence
 
 router = routes("recall")
 STILL_HERE_EVERY = 15.0  # seconds
-_EVENTS = described(["sentence", "answer", "problem"])
+_EVENTS = described({"sentence": "AnswerSentence", "answer": "Answer", "problem": "Problem"})
 
 
 class AskBody(Filter):

@@ -19,6 +19,7 @@ from nexus_tasks.integrations.http import pages
 from nexus_tasks.integrations.http.documents import DocumentRoute
 from nexus_tasks.integrations.http.repeats import HEADER
 from nexus_tasks.integrations.serving.problems import MEDIA_TYPE
+from nexus_tasks.storage.transfer.tables import FORMAT, TABLES
 
 _FIELD = re.compile(r" {4}(\w+): ([^#]*)(?:#(.*))?")
 # The fields that `to_dict()` may leave out, besides those of a job that have a default.
@@ -35,6 +36,34 @@ _PROBLEM = {
     },
     "required": ["type", "title", "status", "detail", "remedy"],
 }
+_EXPORT_LINE = {
+    "description": "A line of an export: first the header, then a row per line, and last the end.",
+    "oneOf": [
+        {
+            "type": "object",
+            "title": "header",
+            "properties": {
+                "format": {"type": "string", "const": FORMAT},
+                "version": {"type": "integer"},
+                "settings": {"type": "object", "description": "The settings of the namespace."},
+            },
+            "required": ["format", "version", "settings"],
+        },
+        {
+            "type": "object",
+            "title": "row",
+            "properties": {"table": {"type": "string", "enum": [model.__tablename__ for model in TABLES]}},
+            "required": ["table"],
+            "additionalProperties": {"description": "A column of the row."},
+        },
+        {
+            "type": "object",
+            "title": "end",
+            "properties": {"end": {"type": "integer", "description": "The number of rows."}},
+            "required": ["end"],
+        },
+    ],
+}
 _KEY = {
     "name": HEADER,
     "in": "header",
@@ -49,7 +78,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     made = FastAPI.openapi(app)
     parts = made["components"]
     parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    parts["schemas"]["Problem"] = _PROBLEM
+    parts["schemas"] |= {"Problem": _PROBLEM, "ExportLine": _EXPORT_LINE}
     for kind in _documents():
         if kind.__name__ in parts["schemas"]:
             _describe(kind, parts["schemas"][kind.__name__])

@@ -20,10 +20,16 @@ from nexus_tasks.types import JobDetails
 
 router = routes("jobs")
 LOOK_EVERY, STILL_HERE_EVERY = 1.0, 15.0  # seconds
-_EVENTS = described(["job", "end", "problem"])
+_EVENTS = described({"job": "JobDetails", "end": "JobDetails", "problem": "Problem"})
 
 
-@router.get("/jobs/{job_id}/events", dependencies=[STREAM], responses={200: {"content": _EVENTS}}, response_model=None)
+@router.get(
+    "/jobs/{job_id}/events",
+    dependencies=[STREAM],
+    responses={200: {"content": _EVENTS}},
+    response_class=Response,
+    response_model=None,
+)
 async def job_events(caller: Reader, job_id: JobId) -> Response:
     """Follow a job until it ends, for at most 10 minutes.
 

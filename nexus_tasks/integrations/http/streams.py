@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -31,10 +31,24 @@ class Stream(StreamingResponse):
         await super().stream_response(bounded)
 
 
-def described(names: list[str]) -> dict[str, Any]:
-    """The part of the OpenAPI document that describes a stream of events with these names."""
-    fields = {"event": {"type": "string", "enum": names}, "data": {"type": "string", "description": "JSON"}}
-    return {"text/event-stream": {"schema": {"type": "object", "properties": fields}}}
+def described(events: Mapping[str, str]) -> dict[str, Any]:
+    """The part of the OpenAPI document that describes a stream of events.
+
+    Args:
+        events: the name of each event, and the name of the schema of its data.
+    """
+    return {"text/event-stream": {"schema": {"oneOf": [_event(name, data) for name, data in events.items()]}}}
+
+
+def _event(name: str, data: str) -> dict[str, Any]:
+    fields = {"event": {"type": "string", "const": name}, "data": json_text(data)}
+    return {"type": "object", "title": name, "properties": fields, "required": ["event", "data"]}
+
+
+def json_text(schema: str) -> dict[str, Any]:
+    """The schema of a text that is JSON of the schema with this name."""
+    inside = {"$ref": f"#/components/schemas/{schema}"}
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": inside}
 
 
 def event(name: str, document: Document) -> bytes:

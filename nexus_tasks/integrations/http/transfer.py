@@ -16,16 +16,22 @@ from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.parameters import Namespace
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.integrations.http.slots import LONG_CALL
-from nexus_tasks.integrations.http.streams import Pipe, Stream
+from nexus_tasks.integrations.http.streams import Pipe, Stream, json_text
 from nexus_tasks.types import TransferReceipt
 
 router = routes("transfer")
 LINES = "application/x-ndjson"
 _IN_MEMORY = 1_000_000  # bytes of an import that are kept in memory; the rest is in a file
-_LINES = {LINES: {"schema": {"type": "string", "description": "One JSON document per line."}}}
+_LINES = {LINES: {"schema": {"description": "One JSON document per line.", **json_text("ExportLine")}}}
 
 
-@router.get("/export", dependencies=[LONG_CALL], responses={200: {"content": _LINES}}, response_model=None)
+@router.get(
+    "/export",
+    dependencies=[LONG_CALL],
+    responses={200: {"content": _LINES}},
+    response_class=Response,
+    response_model=None,
+)
 async def export(caller: Reader, namespace: Namespace = None) -> Response:
     """Write all messages and memories of a namespace, one JSON document per line.
 
