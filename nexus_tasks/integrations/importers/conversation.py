@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -63,6 +64,21 @@ class ConversationBuilder:
             Conversation(namespace=namespace, session_key=session_key, messages=tuple(messages))
             for (namespace, session_key), messages in self._sessions.items()
         ]
+
+
+def by_time(path: Path, namespace: str, found: Iterable[tuple[str, str, Message]]) -> list[Conversation]:
+    """The conversations of messages, each with its place for errors and its session, the oldest message first.
+
+    Raises:
+        InvalidInput: a message does not fit the others of its session. The error names its place.
+    """
+    sessions, never = ConversationBuilder(), datetime.min.replace(tzinfo=UTC)
+    for where, session_key, message in sorted(found, key=lambda one: one[2].occurred_at or never):
+        try:
+            sessions.add(namespace, session_key, message)
+        except InvalidInput as error:
+            raise file_error(path, where, error.message) from None
+    return sessions.conversations()
 
 
 def file_error(path: Path, where: str, why: str) -> InvalidInput:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers.conversation import (
     Conversation,
-    ConversationBuilder,
+    by_time,
     field,
     file_error,
     required_field,
@@ -48,13 +48,7 @@ def parse(path: Path, text: str, namespace: str, session: str | None) -> list[Co
             )
         except InvalidInput as error:
             raise file_error(path, where, error.message) from None
-    sessions = ConversationBuilder()
-    for where, key, message in sorted(found, key=lambda one: one[2].occurred_at or datetime.min.replace(tzinfo=UTC)):
-        try:
-            sessions.add(namespace, key, message)
-        except InvalidInput as error:
-            raise file_error(path, where, error.message) from None
-    return sessions.conversations()
+    return by_time(path, namespace, found)
 
 
 def _message(record: Mapping[str, Any]) -> Message:
