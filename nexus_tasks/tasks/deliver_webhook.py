@@ -64,6 +64,10 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
         with work.database.transaction() as tx:
             webhooks.failed(tx, found.hook, error.message)
             return work.commit(tx, JobOutcome(status="skipped", details={"why": error.message}))
+    except Permanent:  # the webhook answers, and refuses this event
+        with work.database.transaction() as tx:
+            webhooks.succeeded(tx, found.hook)
+        raise
     with work.database.transaction() as tx:
         webhooks.succeeded(tx, found.hook)
         webhooks.set_state(tx, namespace_id, found.delivery.id, "sent")
