@@ -54,6 +54,19 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) ->
         connection.close()
 
 
+def check_public(url: str) -> None:
+    """Check that the host of ``url`` has no address of a private network. A name that is not found now is let through.
+
+    :func:`post` checks the address that it calls once more.
+
+    Raises:
+        Permanent: it has one.
+    """
+    parts = urlsplit(url)
+    with suppress(OSError):
+        _address(parts.hostname or "", parts.port or 443, private=False)
+
+
 @contextmanager
 def _ending(plain: socket.socket, seconds: float) -> Iterator[None]:
     """Shut a connection after ``seconds``, so that a step that waits for it fails. TLS takes ``plain`` over."""

@@ -39,7 +39,10 @@ FILE_LINE_BYTES = 33_554_432
 # --- MCP and the API over HTTP ----------------------------------------------------------------------------------------
 HTTP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
 HTTP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
+HTTP_BODY_VALUES = 250_000  # of a JSON body: objects, lists, and the values in them; beyond: status 413
+HTTP_SMALL_CHUNKS = 1_000  # chunks below 64 bytes of a body that is sent in chunks; beyond: status 400
 HTTP_OPEN_BODY_BYTES = 10_000  # of a request to a path that needs no token; beyond: status 413
+HTTP_DRAINED_BYTES = 64_000_000  # of a longer body, which are read so that the client sees the answer 413
 HTTP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
 HTTP_NAMESPACE_REQUESTS = 32  # of a namespace, open at a time; beyond: status 429. 8 of them run, the others wait
 HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408
@@ -47,7 +50,6 @@ HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408
 # --- the API over HTTP ------------------------------------------------------------------------------------------------
 HTTP_IMPORT_BYTES = 268_435_456  # of the body of an import; beyond: status 413
 HTTP_ANSWER_SECONDS = 60  # for the answer of a call; beyond: status 504
-HTTP_BODY_VALUES = 250_000  # of a JSON body: objects, lists, and the values in them; beyond: status 413
 HTTP_LONG_SECONDS = 600  # for the answer of a long call: a question, an import, the plan of a dream
 HTTP_LONG_CALLS = 8  # long calls and exports at a time in a process; beyond: status 503
 HTTP_NAMESPACE_LONG_CALLS = 4  # of these with the tokens of a namespace; beyond: status 503

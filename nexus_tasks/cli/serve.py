@@ -39,6 +39,14 @@ def serve(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=1, max=64, help="Serve with this many processes.")
     ] = 1,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="A name of this server, for pages and health checks without a token; repeat for more.",
+        ),
+    ] = None,
     openapi: Annotated[bool, typer.Option("--openapi", help="Print the OpenAPI document, and serve nothing.")] = False,
 ) -> None:
     """Serve memory over HTTP, under /v1. Clients send a token."""
@@ -50,4 +58,10 @@ def serve(
         print(as_text(api()))
         return
     nexus = connect()
-    run(nexus, address, processes=processes, listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."))
+    run(
+        nexus,
+        address,
+        processes=processes,
+        hosts=host or (),
+        listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."),
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from nexus_tasks import calling_out
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput
+from nexus_tasks.errors import InvalidInput, Permanent
 from nexus_tasks.storage import audit, namespaces, webhooks
 from nexus_tasks.storage.models import WebhookRow
 from nexus_tasks.transcripts.scrubbing import scrub
@@ -70,6 +71,11 @@ def _check_url(url: str, *, private: bool) -> None:
             "url must begin with https://.",
             remedy="Use TLS. NEXUS_WEBHOOK_PRIVATE=true allows http:// and private addresses on a network of your own.",
         )
+    if not private:
+        try:
+            calling_out.check_public(url)
+        except Permanent as error:
+            raise InvalidInput(f"url: {error.message}", remedy=error.remedy) from None
 
 
 def _info(row: WebhookRow, namespace: str, *, waiting: int = 0) -> WebhookInfo:

@@ -78,10 +78,16 @@ def rotate(tx: Transaction, namespace_id: int, token_id: str, grace: float) -> t
 
     Raises:
         NotFound: the namespace has no such token, or the token is revoked.
+        InvalidInput: the token has expired. A rotation keeps the end, so the new secret would never be valid.
     """
     row = get(tx, namespace_id, token_id, lock=True)
     if row.revoked_at is not None:
         raise NotFound(f"The token {token_id} is revoked.", remedy="Create a new token with `nexus tokens create`.")
+    if row.expires_at is not None and tx.scalar(select(func.now() >= row.expires_at)):
+        raise InvalidInput(
+            f"The token {token_id} has expired, and a rotation keeps its end.",
+            remedy="Revoke it, and create a new token with `nexus tokens create`.",
+        )
     secret = secrets.token_urlsafe(32)
     until = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, grace)
     values = {"previous_digest": row.digest, "previous_until": until} if grace else {"previous_digest": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -37,6 +37,7 @@ from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.http.documents import PREFIX
 from nexus_tasks.integrations.http.repeats import HEADER
 from nexus_tasks.integrations.serving.connections import BodyLimit
+from nexus_tasks.integrations.serving.hosts import KnownHosts
 from nexus_tasks.integrations.serving.rate import RateLimit
 from nexus_tasks.integrations.serving.tokens import TokenRequired
 from nexus_tasks.integrations.serving.turns import Turns
@@ -95,6 +96,7 @@ def application(
     checker: TokenChecker | None = None,
     scopes: tuple[str, ...] = TOKEN_SCOPES,
     visit: Visit | None = None,
+    hosts: Collection[str] | None = None,
 ) -> ASGIApp:
     """The ASGI application. A request below ``/v1`` needs a valid token; other paths need none.
 
@@ -104,6 +106,8 @@ def application(
         checker: checks the tokens of namespaces. ``None``: they are refused.
         scopes: what the operator's token may do.
         visit: the visit that the link of ``nexus browse`` opens.
+        hosts: the host names that a request without a valid token may name, besides addresses and ``localhost``.
+            ``None``: any.
 
     Raises:
         ConfigurationError: no token can be valid.
@@ -112,6 +116,8 @@ def application(
     app: ASGIApp = Turns(BodyLimit(api(nexus, checker, visit), streamed={f"{PREFIX}/import"}))
     if settings.http_rate:
         app = RateLimit(app, settings.http_rate)
+    if hosts is not None:
+        app = KnownHosts(app, hosts)
     app = TokenRequired(app, token, checker, setting=SETTING, guarded=_guarded, scopes=scopes)
     if settings.http_origins:
         headers = ["Authorization", "Content-Type", HEADER]

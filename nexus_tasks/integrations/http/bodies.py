@@ -3,7 +3,7 @@
 The interpreter runs one thread at a time, and a call of its C code for as long as it takes. So a long body is handled
 so that others wait for a fraction of a second:
 
-- A body has a limited number of values. Parsing is one call of C code.
+- A body has a limited number of values (``BodyLimit``). Parsing is one call of C code.
 - It is parsed and checked in a thread. The check calls Python for each object, and other threads run in between.
 - The check of a list ends at its first wrong entry (``parameters.Entries``), and an object with thousands of unknown
   fields is one fault (``parameters.Body``). So a wrong body makes few errors.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,22 +23,13 @@ from fastapi import FastAPI, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.http.errors import wrong_request
 from nexus_tasks.integrations.http.repeats import Handler
 from nexus_tasks.integrations.serving.access import current
-from nexus_tasks.integrations.serving.problems import problem
 
 LONG = 65_536  # bytes; a shorter body is parsed and checked within about 10 ms
 _AT_ONCE = 2  # calls with a long body
-# A text of JSON, also one without its end, so that no place is looked at twice.
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-_MARKS = (b",", b"[", b"{")  # each begins at most one value more
-
-
-class _TooMany(Exception):
-    """The body has too many values."""
 
 
 class _Read(Request):
@@ -64,8 +54,11 @@ def install(app: FastAPI) -> None:
     app.state.long_bodies_of = WeakValueDictionary[str, asyncio.Lock]()
 
 
-async def served(request: Request, model: TypeAdapter[Any], handle: Handler) -> Response:
+async def served(request: Request, model: TypeAdapter[Any], handle: Handler, *, long: bool) -> Response:
     """Read the body of a request as ``model``, and serve the request.
+
+    Args:
+        long: whether the call may wait for a model for minutes. It gives back its turn when its body is checked.
 
     Raises:
         InvalidInput: the body is no JSON, or does not fit the model.
@@ -73,15 +66,13 @@ async def served(request: Request, model: TypeAdapter[Any], handle: Handler) -> 
     body = await request.body()
     if "json" not in request.headers.get("Content-Type", "").lower():
         return await handle(request)  # FastAPI refuses it
-    try:
-        if len(body) <= LONG:
-            return await handle(_Read(request, body, _checked(body, model)))
-        async with _turn(request.app):
-            checked = await asyncio.to_thread(_checked, body, model)
-            return await handle(_Read(request, body, checked))
-    except _TooMany:
-        said = f"The body has more than {limits.HTTP_BODY_VALUES:,} values. Send less in one call."
-        return problem(413, said, remedy="Make several calls with less in each; nothing was stored.")
+    if len(body) <= LONG:
+        return await handle(_Read(request, body, _checked(body, model)))
+    async with _turn(request.app):
+        read = _Read(request, body, await asyncio.to_thread(_checked, body, model))
+        if not long:
+            return await handle(read)
+    return await handle(read)
 
 
 @asynccontextmanager
@@ -99,10 +90,7 @@ def _checked(body: bytes, model: TypeAdapter[Any]) -> Any:
 
     Raises:
         InvalidInput: the body is no JSON, or does not fit the model.
-        _TooMany: it has too many values.
     """
-    if _marks(body) > limits.HTTP_BODY_VALUES and _marks(_TEXT.sub(b"", body)) > limits.HTTP_BODY_VALUES:
-        raise _TooMany
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -112,7 +100,3 @@ def _checked(body: bytes, model: TypeAdapter[Any]) -> Any:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise wrong_request({**one, "loc": ("body", *one["loc"])} for one in found) from None
-
-
-def _marks(body: bytes) -> int:
-    return sum(map(body.count, _MARKS))

@@ -37,8 +37,8 @@ class DocumentRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Awaitable[Any]], **options: Any) -> None:
         self.repeat: Repeat = getattr(endpoint, "repeat", "kept")
-        long = LONG_CALL in (options.get("dependencies") or ())
-        answer = _answering(endpoint, options.get("status_code") or 200, long=long)
+        self.long = LONG_CALL in (options.get("dependencies") or ())
+        answer = _answering(endpoint, options.get("status_code") or 200, long=self.long)
         super().__init__(path, answer, **options)
 
     @property
@@ -66,7 +66,7 @@ class DocumentRoute(APIRoute):
         async def with_body(request: Request) -> Response:
             if needs:
                 await needs(request)  # who may not call needs no answer to the body
-            return await bodies.served(request, model, handle)
+            return await bodies.served(request, model, handle, long=self.long)
 
         return with_body
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Callable
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,15 +23,26 @@ from nexus_tasks.integrations.serving.listening import LOOPBACK, address, bound,
 from nexus_tasks.services.cells.tokens import checker_of
 from nexus_tasks.types import TOKEN_SCOPES
 
+END_WITHIN = 10.0  # seconds in which a process ends whose parent has died
 
-def serve(nexus: Nexus, where: str, *, processes: int = 1, listening: Callable[[str], object] = lambda _: None) -> None:
+
+def serve(
+    nexus: Nexus,
+    where: str,
+    *,
+    processes: int = 1,
+    hosts: Sequence[str] = (),
+    listening: Callable[[str], object] = lambda _: None,
+) -> None:
     """Serve requests until the process receives a signal to end.
 
     Args:
         nexus: the client of the operator.
         where: the address, ``HOST:PORT`` or ``PORT``. With the port 0 the system chooses a free port.
         processes: how many processes serve. More than one use the deployment of the environment's ``NEXUS_*``
-            variables. A process that dies is replaced.
+            variables. A process that dies is replaced. They end with this one, also when it is killed.
+        hosts: names of the server. Requests without a token must name one of them, an address or ``localhost``. On an
+            address that other machines reach, and without names, they may name any host.
         listening: a function that is called with the server's URL when the port is bound.
 
     Raises:
@@ -39,22 +56,35 @@ def serve(nexus: Nexus, where: str, *, processes: int = 1, listening: Callable[[
         check_strength(token, SETTING)
     checker = checker_of(nexus.cells, nexus.deployment)
     # Without the operator's token, a server that no token can open is a mistake.
-    app = application(nexus, token, checker=checker if token or checker.any_valid() else None)
+    named = None if not hosts and not is_loopback(host) else (host, *hosts)
+    app = application(nexus, token, checker=checker if token or checker.any_valid() else None, hosts=named)
     with bound(host, port) as listener:
         listening(f"http://{shown(host)}:{listener.getsockname()[1]}")
         if processes == 1:
             _spare_the_collector()
             uvicorn.Server(configuration(app)).run(sockets=[listener])
         else:
-            config = configuration(f"{__name__}:of_the_environment", factory=True, workers=processes)
+            made = functools.partial(of_the_environment, named)
+            config = configuration(made, factory=True, workers=processes)
             Multiprocess(config, [listener]).run()
 
 
-def of_the_environment() -> ASGIApp:
+def of_the_environment(hosts: Sequence[str] | None) -> ASGIApp:
     """The application of the deployment of the environment, in each of several processes."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     nexus = Nexus()
     _spare_the_collector()
-    return application(nexus, _token(nexus), checker=checker_of(nexus.cells, nexus.deployment))
+    return application(nexus, _token(nexus), checker=checker_of(nexus.cells, nexus.deployment), hosts=hosts)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, also by SIGKILL. Otherwise it would keep the port, and serve on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_WITHIN)  # open streams would keep it for minutes
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _spare_the_collector() -> None:
@@ -84,7 +114,7 @@ def browse(nexus: Nexus, *, port: int, write: bool, listening: Callable[[str], o
         ConfigurationError: the port cannot be bound.
     """
     visit = Visit()
-    app = application(nexus, visit.token, scopes=TOKEN_SCOPES if write else ("read",), visit=visit)
+    app = application(nexus, visit.token, scopes=TOKEN_SCOPES if write else ("read",), visit=visit, hosts=())
     with bound(LOOPBACK, port) as listener:
         listening(f"http://{LOOPBACK}:{listener.getsockname()[1]}/#key={visit.code}")
         uvicorn.Server(configuration(app)).run(sockets=[listener])

@@ -11,24 +11,64 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from nexus_tasks import limits
+from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.http.documents import as_json
+from nexus_tasks.integrations.serving.access import Access, current
+from nexus_tasks.integrations.serving.problems import document
 from nexus_tasks.types import Document
 
 CHUNK = 65_536  # characters
+CHECK_EVERY = 5.0  # seconds between two checks of a stream's token
 STILL_HERE = b": still here\n\n"  # a comment, which keeps proxies from closing a silent connection
 
 
 class Stream(StreamingResponse):
-    """A response that is sent in parts. A client that takes no part for 60 s is cut off."""
+    """A response that is sent in parts. A client that takes no part for 60 s is cut off.
+
+    It also ends within seconds when the token of its request is revoked, rotated or expired.
+    """
+
+    last_word = b""  # what is sent when the token is no longer valid
 
     async def stream_response(self, send: Send) -> None:
         """Send the parts."""
+        self.body_iterator = _while_valid(aiter(self.body_iterator), self.last_word)
 
         async def bounded(message: Message) -> None:
             async with asyncio.timeout(limits.HTTP_STALL_SECONDS):
                 await send(message)
 
         await super().stream_response(bounded)
+
+
+async def _while_valid(parts: AsyncIterator[Any], last_word: bytes) -> AsyncIterator[Any]:
+    """The parts, as long as the token of the request is valid. While Postgres is away, that is so."""
+    access, loop = current.get() or Access(), asyncio.get_running_loop()
+    checked, part = loop.time(), asyncio.ensure_future(anext(parts, None))
+    try:
+        while True:
+            await asyncio.wait({part}, timeout=CHECK_EVERY)
+            if loop.time() - checked >= CHECK_EVERY:
+                checked = loop.time()
+                if not await asyncio.to_thread(_valid, access):
+                    yield last_word
+                    return
+            if part.done():
+                if (made := part.result()) is None:
+                    return
+                yield made
+                part = asyncio.ensure_future(anext(parts, None))
+    finally:
+        part.cancel()
+        await asyncio.wait({part})
+        await parts.aclose()  # type: ignore[attr-defined]
+
+
+def _valid(access: Access) -> bool:
+    try:
+        return access.still_valid()
+    except NexusError:
+        return True
 
 
 def described(events: Mapping[str, str]) -> dict[str, Any]:
@@ -58,6 +98,10 @@ def event(name: str, document: Document) -> bytes:
 
 class EventStream(Stream):
     """A stream of server-sent events."""
+
+    last_word = b"event: problem\ndata: %s\n\n" % document(
+        401, "The token of this stream is no longer valid.", remedy="Ask the operator for a token, and ask again."
+    )
 
     def __init__(self, events: AsyncIterator[bytes]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

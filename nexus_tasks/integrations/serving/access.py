@@ -33,6 +33,7 @@ class Access:
     scopes: tuple[str, ...] = TOKEN_SCOPES
     actor: Actor | None = None  # the token, for the audit log; ``None``: the operator's own token, or no token
     refused: Callable[[str], None] = lambda _reason: None  # counts a refused call in the audit log
+    still_valid: Callable[[], bool] = lambda: True  # whether the token is valid now; asks Postgres
 
     @property
     def operator(self) -> bool:
@@ -81,6 +82,7 @@ def access_of(checker: TokenChecker, token: str, bound: str | None) -> Access | 
         scopes=found.scopes,
         actor=Actor(kind="token", token_id=found.id, token_name=found.name),
         refused=lambda reason: checker.note_refusal(found, reason),
+        still_valid=lambda: not checker.check(token).refusal,
     )
 
 

@@ -7,11 +7,14 @@ without the token could open connections until the server has no file descriptor
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import h11
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,7 +22,33 @@ from nexus_tasks import limits
 from nexus_tasks.integrations.serving import problems
 from nexus_tasks.integrations.serving.access import current
 
+# A text of JSON, also one without its end, so that no place is looked at twice.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_MARKS = (b",", b"[", b"{")  # each begins at most one value more
+_SMALL = 64  # bytes; reading a chunk takes 13 µs, however short it is
+
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
+
+
+class _FewSmallChunks(h11.Connection):
+    """A connection that refuses a body of thousands of tiny chunks, which would hold the event loop for seconds."""
+
+    small = 0  # chunks of the body
+
+    def next_event(self) -> Any:
+        """The next part of a request.
+
+        Raises:
+            RemoteProtocolError: the body has too many small chunks, or the client does not speak HTTP.
+        """
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.small = 0
+        elif isinstance(event, h11.Data) and len(event.data) < _SMALL:
+            self.small += 1
+            if self.small > limits.HTTP_SMALL_CHUNKS:
+                raise h11.RemoteProtocolError("too many small chunks")
+        return event
 
 
 class LimitedConnection(H11Protocol):
@@ -28,6 +57,11 @@ class LimitedConnection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
     _waits_since: float | None = None  # the loop's time since which no request is answered here; ``None``: one is
     _part = 0  # bytes of the request that have come since the time limit began
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.app = OneLength(self.app)
+        self.conn = _FewSmallChunks(h11.SERVER, limits.HTTP_HEADER_BYTES)
 
     def connection_made(self, transport: Any) -> None:
         """Expect a request within the time limit. When too many connections are open, close one.
@@ -111,6 +145,28 @@ class LimitedConnection(H11Protocol):
         self.transport.close()
 
 
+class OneLength:
+    """ASGI middleware that answers 400 to a request that says its length in two ways.
+
+    A proxy in front may believe the other one. Then it takes the rest of the body for the next request, or the
+    beginning of the next request for the rest of the body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 400 and close the connection."""
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {
+            name for name, _ in scope["headers"]
+        }:
+            said = "The request has both Content-Length and Transfer-Encoding."
+            refusal = problems.problem(400, said, remedy="Send one of them.", headers={"Connection": "close"})
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
 class BodyLimit:
     """ASGI middleware that answers 413 to a request whose body is too long, and passes on any other request.
 
@@ -137,11 +193,44 @@ class BodyLimit:
             size += len(read[-1].get("body", b""))
             if size > most:
                 said = f"The body has more than {most:,} bytes. Send less in one call."
-                await problems.problem(413, said, headers={"Connection": "close"})(scope, receive, send)
+                await _answer_and_drain(problems.problem(413, said, headers={"Connection": "close"}), receive, send)
                 return
+        if await _has_too_many_values([one.get("body", b"") for one in read]):
+            said = f"The body has more than {limits.HTTP_BODY_VALUES:,} values. Send less in one call."
+            await problems.problem(413, said)(scope, receive, send)
+            return
         read.reverse()
 
         async def again() -> Message:
             return read.pop() if read else await receive()
 
         await self.app(scope, again, send)
+
+
+async def _has_too_many_values(parts: list[bytes]) -> bool:
+    """Whether a body of JSON has more values than may be parsed at once. Only a body that may have is read closely."""
+    if sum(map(_marks, parts)) <= limits.HTTP_BODY_VALUES:
+        return False
+    return await asyncio.to_thread(lambda: _marks(_TEXT.sub(b"", b"".join(parts))) > limits.HTTP_BODY_VALUES)
+
+
+def _marks(body: bytes) -> int:
+    return sum(map(body.count, _MARKS))
+
+
+async def _answer_and_drain(answer: Response, receive: Receive, send: Send) -> None:
+    """Send the whole answer, then read on for a while, and only then close the connection.
+
+    Most clients read an answer only when they have sent everything. When a server closes a connection with unread
+    bytes, the system resets it, and the client never sees the answer.
+    """
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    drained, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limits.HTTP_REQUEST_SECONDS):
+            while more and drained < limits.HTTP_DRAINED_BYTES:
+                message = await receive()
+                more = message["type"] == "http.request" and message.get("more_body", False)
+                drained += len(message.get("body", b""))
+    await send({"type": "http.response.body", "body": b""})

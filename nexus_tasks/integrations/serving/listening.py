@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -47,7 +48,7 @@ def bound(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def configuration(app: ASGIApp | str, **options: Any) -> uvicorn.Config:
+def configuration(app: ASGIApp | Callable[[], ASGIApp], **options: Any) -> uvicorn.Config:
     """The configuration of the HTTP server, with the limits of ``limits.py``."""
     return uvicorn.Config(
         app,
