@@ -23,6 +23,7 @@ from nexus_tasks.integrations.serving.listening import LOOPBACK, address, bound,
 from nexus_tasks.services.cells.tokens import checker_of
 from nexus_tasks.types import TOKEN_SCOPES
 
+START_WITHIN = 60  # seconds for which a process may be silent. After uvicorn's 5 s, a busy machine started none
 END_WITHIN = 10.0  # seconds in which a process ends whose parent has died
 
 
@@ -65,7 +66,7 @@ def serve(
             uvicorn.Server(configuration(app)).run(sockets=[listener])
         else:
             made = functools.partial(of_the_environment, named)
-            config = configuration(made, factory=True, workers=processes)
+            config = configuration(made, factory=True, workers=processes, timeout_worker_healthcheck=START_WITHIN)
             Multiprocess(config, [listener]).run()
 
 
