@@ -62,6 +62,8 @@ def size_of(statement: str, parameters: Mapping[str, Any] | Sequence[Any] | None
 
 
 def _size_of(value: Any) -> int:
+    if value is None or isinstance(value, int | float):  # first, because the ids of a batch are many
+        return _OVERHEAD
     if isinstance(value, str):
         return _OVERHEAD + 4 * len(value)  # a character takes at most 4 bytes in UTF-8
     if isinstance(value, bytes | bytearray | memoryview):
@@ -70,6 +72,4 @@ def _size_of(value: Any) -> int:
         return _OVERHEAD + value.size
     if isinstance(value, list | tuple):
         return _OVERHEAD + sum(map(_size_of, value))
-    if value is None or isinstance(value, int | float):
-        return _OVERHEAD
     return _OVERHEAD + 4 * len(str(value))
