@@ -70,6 +70,9 @@ _PHRASE = re.compile(
     rf"|(?:in|since|during|of) (?P<year4>{_YEAR})(?!-))\b",
     re.IGNORECASE,
 )
+# Every phrase has one of these words, four digits, or a number behind "in". Looking for them takes a tenth of the time.
+_CLUES = (*_MONTHS, "yesterday", "today", "tonight", "tomorrow", "last", "this", "next", " ago")
+_CLUE = re.compile(rf"\d{{4}}|in (?:\d|{'|'.join(_COUNTS)})")
 _LONG_BEFORE = timedelta(days=1_000)
 _STEP = {"last": -1, "this": 0, "next": 1}
 
@@ -225,6 +228,10 @@ def _span(first: date, last: date, where: tzinfo) -> Span:
 
 def _spans(text: str, today: date, where: tzinfo) -> Iterator[Span]:
     """Each time that ``text`` names."""
+    if text.isascii():  # beyond ASCII, letters such as the dotless ı match others
+        small = text.lower()
+        if not any(clue in small for clue in _CLUES) and not _CLUE.search(small):
+            return
     for match in _PHRASE.finditer(text):
         part = {name: value.lower() for name, value in match.groupdict().items() if value}
         try:

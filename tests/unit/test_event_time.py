@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nexus_tasks import event_time as module
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, relative_time, zone, zone_of
 
@@ -120,3 +123,64 @@ def test_names_of_time_zones() -> None:
     for bad in ("Atlantis/City", "../../etc/passwd", "", "+25:00", "Europe", None, 3):
         with pytest.raises(InvalidInput, match="is no time zone"):
             check_zone("time_zone", bad)
+
+
+_WORDS = (
+    *(
+        "in",
+        "on",
+        "the",
+        "day",
+        "days",
+        "week",
+        "month",
+        "year",
+        "ago",
+        "a",
+        "an",
+        "two",
+        "7",
+        "12",
+        "2024",
+        "2024-05-03",
+    ),
+    *(
+        "last",
+        "this",
+        "next",
+        "past",
+        "coming",
+        "friday",
+        "May",
+        "may",
+        "june",
+        "of",
+        "3rd",
+        "yesterday",
+        "night",
+        "early",
+    ),
+    *(
+        "today",
+        "tonight",
+        "morning",
+        "since",
+        "weekend",
+        "before",
+        "after",
+        "tomorrow",
+        "couple",
+        "I",
+        "read",
+        "2024-05",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=8), st.booleans())
+def test_a_text_without_a_clue_names_no_time(words: list[str], shouted: bool) -> None:
+    text = " ".join(words).upper() if shouted else " ".join(words)
+
+    if module._PHRASE.search(text):
+        small = text.lower()
+        assert any(clue in small for clue in module._CLUES) or module._CLUE.search(small)
