@@ -215,13 +215,14 @@ def derive(
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
         wanted = derivations.mark_done(tx, memory_ids, observer)
-        _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
         # Other runs that store facts about the same subjects wait for this lock, so the lock is taken late.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         kept = _without_echoes(tx, job.namespace_id, observer, kept, batch, rejected)
         locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.store(tx, locked, kept)
-        _embed(tx, resources, job, [fact for fact in stored if fact.change is not facts.FactChange.REINFORCED], vectors)
+        said = [one for one in batch.messages if one.id in wanted]
+        worded = [fact for fact in stored if fact.change is not facts.FactChange.REINFORCED]
+        _embed(tx, resources, job, [*said, *worded], vectors)
         new = sum(fact.change is facts.FactChange.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nexus_tasks.errors import Erased
-from nexus_tasks.storage import commit_span, ledger, memories
+from nexus_tasks.storage import commit_span, ledger
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
@@ -63,10 +63,8 @@ class JobContext:
             Erased: the model was shown a memory that is now erased. The error rolls ``tx`` back. The job runs again.
         """
         self.still_mine()
-        if not memories.lock_existing(tx, self.rests_on):
+        if not ledger.settle(tx, self.namespace_id, self.rests_on, self.asked):
             raise Erased
         commit_span.open_until_end(tx)
-        if self.asked:
-            ledger.delete_answers(tx, self.namespace_id, self.asked)
         self.record(tx, outcome)
         return outcome

@@ -67,14 +67,14 @@ def _ask(
     job.asked.append(request_hash)
     job.rests_on.update(request.material.rests_on)
     with resources.database.reading() as tx:
-        saved = ledger.find_answer(tx, job.namespace_id, request_hash)
+        saved, stored = ledger.find_answer(tx, job.namespace_id, request_hash)
     span.set("nexus.model.saved", saved is not None)
     if saved is not None:
         try:
             return request.answer.model_validate(saved)
         except ValidationError as error:  # The hash covers the schema, so a saved answer that does not fit is a bug.
             raise InvalidAnswer("A saved answer does not fit its schema.") from error
-    if request.purpose in message_batches.PURPOSES:
+    if request.purpose in message_batches.PURPOSES and (stored or job.urgency == "dream"):
         provider = resources.model.batches_for(request.purpose)
         if provider is not None:
             batched = message_batches.find_answer(resources, job, provider, request, request_hash)

@@ -9,17 +9,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import select, text, update
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DigestRequest, SessionRow
 from nexus_tasks.storage.newest import newest
 from nexus_tasks.types import as_stored
 
+_ADD = text(
+    "INSERT INTO digest_requests (namespace_id, session_id, reason) VALUES (:namespace_id, :session_id, :reason)"
+)
+_ADD_ONCE = text(
+    """
+    INSERT INTO digest_requests (namespace_id, session_id, reason)
+    SELECT :namespace_id, :session_id, CAST(:reason AS text)
+    WHERE NOT EXISTS (
+        SELECT FROM digest_requests WHERE session_id = :session_id AND NOT dead AND reason = CAST(:reason AS text)
+    )
+    RETURNING id
+    """
+)
+
+
+def _row(session: SessionRow, reason: str) -> dict[str, object]:
+    return {"namespace_id": session.namespace_id, "session_id": session.id, "reason": reason}
+
 
 def add(tx: Transaction, session: SessionRow, reason: str) -> None:
     """Request a digest of a session. ``reason``, for example ``session_end``, is stored in the request."""
-    tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
+    tx.execute(_ADD, _row(session, reason))
+
+
+def add_once(tx: Transaction, session: SessionRow, reason: str) -> bool:
+    """Request a digest of a session unless it has a live request of this reason. Returns whether it had none.
+
+    The caller has locked the session.
+    """
+    return tx.execute(_ADD_ONCE, _row(session, reason)).first() is not None
 
 
 _WANT_ROLLOVER = text(

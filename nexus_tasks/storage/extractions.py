@@ -34,6 +34,16 @@ def last_read_seq(row: Extraction, extractor: Extractor) -> int:
     return row.topics_through_seq if extractor == "topics" else row.facts_through_seq
 
 
+_WANT = text(
+    """
+    UPDATE extractions SET state = 'wanted'
+    WHERE session_id = :session_id AND state <> 'dead'
+      AND least(topics_through_seq, facts_through_seq) < (SELECT last_seq FROM sessions WHERE id = :session_id)
+    RETURNING id
+    """
+)
+
+
 def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> bool:
     """Make a session's extraction wanted. Returns whether the extraction is wanted now.
 
@@ -45,18 +55,7 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
     if not known_only:
         made = upsert(Extraction).values(namespace_id=session.namespace_id, session_id=session.id)
         tx.execute(made.on_conflict_do_nothing())
-    last = select(SessionRow.last_seq).where(SessionRow.id == session.id).scalar_subquery()
-    noted = tx.execute(
-        update(Extraction)
-        .where(
-            Extraction.session_id == session.id,
-            Extraction.state != "dead",
-            func.least(Extraction.topics_through_seq, Extraction.facts_through_seq) < last,
-        )
-        .values(state="wanted")
-        .returning(Extraction.id)
-        .execution_options(synchronize_session=False)
-    )
+    noted = tx.execute(_WANT, {"session_id": session.id})
     return noted.first() is not None
 
 

@@ -142,13 +142,42 @@ def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: M
     insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
 
-def find_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[str, Any] | None:
-    """The saved answer to a request, or ``None``."""
-    return tx.scalar(
-        select(SavedAnswer.answer).where(
-            SavedAnswer.namespace_id == namespace_id, SavedAnswer.request_hash == request_hash
-        )
+_FIND_ANSWER = text(
+    """
+    SELECT (SELECT answer FROM saved_answers WHERE namespace_id = :namespace_id AND request_hash = :request_hash),
+           EXISTS (SELECT FROM batch_requests WHERE namespace_id = :namespace_id AND request_hash = :request_hash)
+    """
+)
+
+
+def find_answer(tx: Transaction, namespace_id: int, request_hash: str) -> tuple[dict[str, Any] | None, bool]:
+    """The saved answer to a request, or ``None``; and whether the request is stored for a message batch."""
+    answer, stored = tx.execute(_FIND_ANSWER, {"namespace_id": namespace_id, "request_hash": request_hash}).one()
+    return answer, stored
+
+
+_SETTLE = text(
+    """
+    WITH held AS (
+        SELECT id FROM memories WHERE id = ANY(CAST(:rests_on AS bigint[])) ORDER BY id FOR KEY SHARE
+    ), used AS (
+        DELETE FROM saved_answers WHERE namespace_id = :namespace_id AND request_hash = ANY(CAST(:hashes AS text[]))
     )
+    SELECT count(*) FROM held
+    """
+)
+
+
+def settle(tx: Transaction, namespace_id: int, rests_on: Collection[int], request_hashes: Sequence[str]) -> bool:
+    """Lock the memories that answers rest on, and delete the saved answers, in one statement.
+
+    Call this function in the transaction that commits the effects of the answers. ``False`` means that one of the
+    memories was erased: the transaction must be rolled back.
+    """
+    if not rests_on and not request_hashes:
+        return True
+    values = {"namespace_id": namespace_id, "rests_on": list(rests_on), "hashes": list(request_hashes)}
+    return int(tx.execute(_SETTLE, values).scalar_one()) == len(rests_on)
 
 
 _DELETE_ANSWERS = text(

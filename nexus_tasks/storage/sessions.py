@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, select, text, update
+from sqlalchemy import Row, bindparam, func, select, text
+from sqlalchemy.orm.attributes import set_committed_value
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage import digest_requests
@@ -48,6 +49,9 @@ def key_of_memory(tx: Transaction, namespace_id: int, memory_id: int) -> str | N
     return tx.scalar(query.where(Memory.namespace_id == namespace_id, Memory.id == memory_id))
 
 
+_END = text("UPDATE sessions SET ended_at = :ended_at WHERE id = :session_id")
+
+
 def end(tx: Transaction, session: SessionRow) -> bool:
     """End a session and request its digest. Returns whether this call requested a digest.
 
@@ -59,13 +63,14 @@ def end(tx: Transaction, session: SessionRow) -> bool:
     """
     ended_before = session.ended_at is not None
     if not ended_before:
-        tx.execute(update(SessionRow).where(SessionRow.id == session.id).values(ended_at=datetime.now(UTC)))
-    if session.last_seq <= session.digest_end_seq or "session_end" in digest_requests.pending(tx, session.id).reasons:
+        now = datetime.now(UTC)
+        tx.execute(_END, {"session_id": session.id, "ended_at": now})
+        set_committed_value(session, "ended_at", now)
+    if session.last_seq <= session.digest_end_seq:
         return False
     if ended_before and digest_requests.gave_up(tx, session.id):
         return False  # no message is new, because a new message would have opened the session again
-    digest_requests.add(tx, session, "session_end")
-    return True
+    return digest_requests.add_once(tx, session, "session_end")
 
 
 _UNDERIVED = text(
@@ -82,14 +87,14 @@ def count_underived(tx: Transaction, namespace_id: int, session_key: str) -> int
     return int(tx.execute(_UNDERIVED, values).scalar_one())
 
 
+_WANTED = text(
+    "SELECT memory_id, observer FROM derivations WHERE session_id = :session_id AND state = 'wanted' ORDER BY memory_id"
+)
+
+
 def wanted_derivations(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
     """Every wanted derivation of a session as (memory id, observer)."""
-    query = (
-        select(Derivation.memory_id, Derivation.observer)
-        .where(Derivation.session_id == session_id, Derivation.state == "wanted")
-        .order_by(Derivation.memory_id)
-    )
-    return [(memory_id, observer) for memory_id, observer in tx.execute(query)]
+    return [(memory_id, observer) for memory_id, observer in tx.execute(_WANTED, {"session_id": session_id})]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ crash, and never after a rollback.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import any_, delete, func, insert, literal, select, text, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.errors import NotFound
@@ -73,15 +73,22 @@ def remove(tx: Transaction, namespace_id: int, webhook_id: str) -> WebhookRow:
     return row
 
 
+_TELL = text(
+    """
+    INSERT INTO webhook_deliveries (namespace_id, webhook_id, event, about)
+    SELECT namespace_id, id, CAST(:event AS text), CAST(:about AS jsonb) FROM webhooks
+    WHERE namespace_id = :namespace_id AND CAST(:event AS text) = ANY (events) FOR KEY SHARE
+    """
+)
+
+
 def tell(tx: Transaction, namespace_id: int, event: WebhookEvent, about: Mapping[str, Any]) -> None:
     """Let each webhook of the namespace that wants ``event`` be told of it. ``about`` has names and ids alone.
 
     The webhooks are locked, so that one which is deleted meanwhile does not fail the transaction of the event.
     """
-    values = (WebhookRow.namespace_id, WebhookRow.id, literal(event), literal(dict(about), JSONB))
-    wanting = select(*values).where(WebhookRow.namespace_id == namespace_id, literal(event) == any_(WebhookRow.events))
-    wanting = wanting.with_for_update(read=True, key_share=True)
-    tx.execute(insert(WebhookDelivery).from_select(["namespace_id", "webhook_id", "event", "about"], wanting))
+    values = {"namespace_id": namespace_id, "event": event, "about": json.dumps(dict(about))}
+    tx.execute(_TELL, values)
 
 
 def resume(tx: Transaction, namespace_id: int, webhook_id: str) -> WebhookRow:

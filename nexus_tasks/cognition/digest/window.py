@@ -71,7 +71,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
         asked, end = None, after
         shown, rests_on, lines = list[digests.WindowItem](), list[int](), tuple[PromptLine, ...]()
         while end < session.last_seq and not lines:
-            start, end = end, digests.window_end(tx, session.id, end, MOST_MESSAGES) or session.last_seq
+            start, end = end, _end(tx, session, end)
             shown, rests_on = _new(tx, session, start, end)
             lines = _lines(tx, session, shown)
     return Window(
@@ -99,6 +99,12 @@ def save_window(tx: Transaction, window: Window) -> None:
         "sources": list(window.sources),
     }
     open_questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
+
+
+def _end(tx: Transaction, session: SessionRow, after: int) -> int:
+    """The seq of the last of the next ``MOST_MESSAGES`` messages after ``after``, or of the session's last message."""
+    few = session.last_seq - after <= MOST_MESSAGES
+    return session.last_seq if few else digests.window_end(tx, session.id, after, MOST_MESSAGES) or session.last_seq
 
 
 def _new(tx: Transaction, session: SessionRow, after: int, end: int) -> tuple[list[digests.WindowItem], list[int]]:
