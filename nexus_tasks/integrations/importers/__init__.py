@@ -11,8 +11,8 @@ from typing import Literal, cast
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers import claude_code, honcho, jsonl, locomo, mem0
-from nexus_tasks.integrations.importers.conversation import Conversation, decoded, file_error
-from nexus_tasks.integrations.importers.source import STANDARD_INPUT, read_source
+from nexus_tasks.integrations.importers.conversation import Conversation, file_error
+from nexus_tasks.integrations.importers.source import STANDARD_INPUT, Source, opened
 from nexus_tasks.types import check_name, check_namespace
 
 __all__ = ["Conversation", "Format", "read"]
@@ -26,8 +26,8 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
     """Read the conversations of a file.
 
     The conversations are in the order of their first messages. The messages of a conversation are in the order of the
-    file. The call reads the whole file into memory and checks it before it returns. A file has at most 256 MiB, 500,000
-    lines, and 32 MiB in a line.
+    file. The whole file is checked before the call returns. Of a file in lines, only the messages are in memory. A file
+    has at most 256 MiB, 500,000 lines, and 32 MiB in a line.
 
     Args:
         path: the file; ``-`` is the standard input.
@@ -45,25 +45,29 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)
-    data = read_source(path)
+    with opened(path) as source:
+        return iter(_parsed(source, format, namespace, session))
+
+
+def _parsed(source: Source, format: Format, namespace: str, session: str | None) -> list[Conversation]:
     # A transcript may end in the middle of a character, so it is parsed as bytes.
     if format == "claude-code":
-        return iter(claude_code.parse(path, data, namespace, session))
-    text = decoded(path, data)
-    if not text.strip():
-        raise file_error(path, "", "the file is empty: there is nothing to ingest")
+        return claude_code.parse(source, namespace, session)
+    if next(source.lines(), None) is None:
+        raise file_error(source.path, "", "the file is empty: there is nothing to ingest")
     if format == "auto":
-        if claude_code.looks_like(text):
-            return iter(claude_code.parse(path, data, namespace, session))
-        other = next((name for name, importer in _OTHERS.items() if importer.looks_like(text)), None)
-        format = cast("Format", other or ("locomo" if locomo.looks_like(text) else "jsonl"))
+        if claude_code.looks_like(source):
+            return claude_code.parse(source, namespace, session)
+        other = next((name for name, importer in _OTHERS.items() if importer.looks_like(source)), None)
+        format = cast("Format", other or ("locomo" if locomo.looks_like(source) else "jsonl"))
     if format == "locomo":
-        return iter(locomo.parse(path, text, namespace))
+        return locomo.parse(source, namespace)
     if format in _OTHERS:
-        return iter(_OTHERS[format].parse(path, text, namespace, session))
+        found: list[Conversation] = _OTHERS[format].parse(source, namespace, session)
+        return found
     if format == "jsonl":
-        default = "stdin" if path == STANDARD_INPUT else path.stem
-        return iter(jsonl.parse(path, text, namespace, session or default))
+        default = "stdin" if source.path == STANDARD_INPUT else source.path.stem
+        return jsonl.parse(source, namespace, session or default)
     raise InvalidInput(
         f"format {format!r} is not known.", remedy="Use auto, jsonl, locomo, claude-code, mem0 or honcho."
     )

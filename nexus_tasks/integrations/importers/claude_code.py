@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
+from itertools import islice
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers.conversation import Conversation, file_error
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.transcripts.claude_code import Reader
 from nexus_tasks.types import Message, check_message, check_name
 
 _FIRST_LINES = 50
 
 
-def looks_like(text: str) -> bool:
+def looks_like(source: Source) -> bool:
     """Whether one of the first 50 lines is a line of a transcript."""
-    for line in text.split("\n", _FIRST_LINES)[:_FIRST_LINES]:
+    for line in islice(source.raw_lines(), _FIRST_LINES):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -30,7 +31,7 @@ def looks_like(text: str) -> bool:
     return False
 
 
-def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
+def parse(source: Source, namespace: str, session: str | None) -> list[Conversation]:
     """The conversation of a transcript, in a list. The list is empty when the file contains no message.
 
     Raises:
@@ -38,7 +39,7 @@ def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[
     """
     reader = Reader()
     seen = dict[str, Message]()
-    for fields in reader.messages(data.split(b"\n")):
+    for fields in reader.messages(source.raw_lines()):
         when = fields.pop("occurred_at", None)
         try:
             message = Message(**fields, occurred_at=datetime.fromisoformat(when) if when else None)
@@ -48,6 +49,6 @@ def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[
         else:
             seen.setdefault(str(message.id), message)
     if not seen and reader.session_id is None:
-        raise file_error(path, "", "not a transcript of Claude Code: no line has a sessionId")
-    key = check_name("session", session or reader.session_id or path.stem)
+        raise file_error(source.path, "", "not a transcript of Claude Code: no line has a sessionId")
+    key = check_name("session", session or reader.session_id or source.path.stem)
     return [Conversation(namespace=namespace, session_key=key, messages=tuple(seen.values()))] if seen else []

@@ -89,16 +89,18 @@ def file_error(path: Path, where: str, why: str) -> InvalidInput:
     )
 
 
-def decoded(path: Path, data: bytes) -> str:
-    """Decode ``data`` as UTF-8. A byte order mark at the beginning is removed.
+def decoded(path: Path, data: bytes, *, first_line: int = 1) -> str:
+    """Decode ``data`` as UTF-8. A byte order mark at the beginning of a file is removed.
+
+    ``first_line`` is the number of the line in which ``data`` begins.
 
     Raises:
         InvalidInput: ``data`` is not UTF-8. The message names the line.
     """
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + first_line
         raise file_error(path, f"line {line}", f"not UTF-8 (byte 0x{data[error.start]:02x})") from None
 
 

@@ -8,7 +8,6 @@ imported, because facts are derived from the messages anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 from nexus_tasks.errors import InvalidInput
@@ -20,24 +19,25 @@ from nexus_tasks.integrations.importers.conversation import (
     required_field,
 )
 from nexus_tasks.integrations.importers.records import begins_with, records
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.integrations.importers.times import time_field
 from nexus_tasks.types import ROLES, Message, Role, check_name
 
 
-def looks_like(text: str) -> bool:
+def looks_like(source: Source) -> bool:
     """Whether a file begins as an export of Honcho does."""
-    return begins_with(text, "peer_id", "content")
+    return begins_with(source, "peer_id", "content")
 
 
-def parse(path: Path, text: str, namespace: str, session: str | None) -> list[Conversation]:
-    """The conversations in ``text``, each in the order of its messages' times.
+def parse(source: Source, namespace: str, session: str | None) -> list[Conversation]:
+    """The conversations of a file, each in the order of its messages' times.
 
     Raises:
         InvalidInput: a record is not a message, or the file has messages of two workspaces. The error names the place.
     """
     found = list[tuple[str, str, Message]]()
     workspace: str | None = None
-    for where, record in records(path, text, "items"):
+    for where, record in records(source, "items"):
         try:
             if "observed_id" in record:
                 raise InvalidInput("this is a conclusion; export messages, because facts are derived from them anew")
@@ -47,8 +47,8 @@ def parse(path: Path, text: str, namespace: str, session: str | None) -> list[Co
             key = session or required_field(record, "session_id", str)
             found.append((where, check_name("session_id", key), _message(record)))
         except InvalidInput as error:
-            raise file_error(path, where, error.message) from None
-    return by_time(path, namespace, found)
+            raise file_error(source.path, where, error.message) from None
+    return by_time(source.path, namespace, found)
 
 
 def _message(record: Mapping[str, Any]) -> Message:

@@ -8,7 +8,6 @@ blank lines are ignored. Lines of different sessions may alternate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 from nexus_tasks.errors import InvalidInput
@@ -20,27 +19,26 @@ from nexus_tasks.integrations.importers.conversation import (
     kind_of,
     parsed,
 )
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.integrations.importers.times import time_field
 from nexus_tasks.types import Message, Role, check_name
 
 
-def parse(path: Path, text: str, namespace: str, default_session: str) -> list[Conversation]:
-    """Read the conversations in ``text``. Every line is checked.
+def parse(source: Source, namespace: str, default_session: str) -> list[Conversation]:
+    """Read the conversations of a file. Every line is checked.
 
     Raises:
         InvalidInput: a line is not a message. The error names the line and the fault.
     """
     sessions = ConversationBuilder()
-    # splitlines() would also split at U+2028, which a JSON text may contain.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                record = _record(line)
-                session = field(record, "session", str)
-                key = default_session if session is None else session
-                sessions.add(namespace, check_name("session", key), _message(record))
-            except InvalidInput as error:
-                raise file_error(path, f"line {number}", error.message) from None
+    for number, line in source.lines():
+        try:
+            record = _record(line)
+            session = field(record, "session", str)
+            key = default_session if session is None else session
+            sessions.add(namespace, check_name("session", key), _message(record))
+        except InvalidInput as error:
+            raise file_error(source.path, f"line {number}", error.message) from None
     return sessions.conversations()
 
 

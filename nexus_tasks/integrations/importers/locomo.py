@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from nexus_tasks.integrations.importers.conversation import (
     parsed,
     required_field,
 )
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, check_namespace
 
@@ -30,35 +32,33 @@ _TIME = re.compile(r"(\d{1,2}):(\d\d)\s*([ap])m on (\d{1,2}) ([a-z]{3})[a-z]*,? 
 _SESSION = re.compile(r"session_(\d+)")
 
 
-def looks_like(text: str) -> bool:
-    """Whether ``text`` is LoCoMo: one JSON document that is a list, or an object with the key ``conversation``."""
-    text = text.lstrip()
-    if text.startswith("["):
-        return True
-    first_line, _, rest = text.partition("\n")
-    if not text.startswith("{") or '"conversation"' not in text:
-        return False
+def looks_like(source: Source) -> bool:
+    """Whether a file is LoCoMo: one JSON document that is a list, or an object with the key ``conversation``."""
+    begin = source.beginning(1)
+    if begin != "{":
+        return begin == "["
+    two = [line for _, line in islice(source.lines(), 2)]
     try:
-        first = parsed(first_line)
-    except ValueError:
-        return bool(rest)  # the object takes several lines, so the text is not JSONL
+        first = parsed(two[0])
+    except ValueError:  # the object takes several lines, so the text is not JSONL
+        return len(two) > 1 and any('"conversation"' in line for _, line in source.lines())
     return isinstance(first, dict) and "conversation" in first and "content" not in first
 
 
-def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
+def parse(source: Source, namespace: str) -> list[Conversation]:
     """Read the conversations of all samples. Every sample is checked.
 
     Raises:
-        InvalidInput: a part of ``text`` is not in LoCoMo's format. The error names the part's JSON path and the fault.
+        InvalidInput: a part of the file is not in LoCoMo's format. The error names the part's JSON path and the fault.
     """
     try:
-        document = parsed(text)
+        document = parsed(source.text())
     except ValueError as error:
-        raise file_error(path, "", f"not JSON: {error}") from None
+        raise file_error(source.path, "", f"not JSON: {error}") from None
     if isinstance(document, dict):
         document = [document]
     if not isinstance(document, list) or not document:
-        raise file_error(path, "$", "LoCoMo is a list of samples")
+        raise file_error(source.path, "$", "LoCoMo is a list of samples")
     sessions = ConversationBuilder()
     for index, sample in enumerate(document):
         where = f"$[{index}]"
@@ -66,8 +66,8 @@ def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
             space = check_namespace(f"{namespace}.{required_field(sample, 'sample_id', str)}")
             conversation = required_field(sample, "conversation", dict)
         except InvalidInput as error:
-            raise file_error(path, where, f"not a LoCoMo sample: {error.message}") from None
-        _read_sample(path, f"{where}.conversation", conversation, space, sessions)
+            raise file_error(source.path, where, f"not a LoCoMo sample: {error.message}") from None
+        _read_sample(source.path, f"{where}.conversation", conversation, space, sessions)
     return sessions.conversations()
 
 

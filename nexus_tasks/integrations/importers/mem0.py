@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from pathlib import Path
 from typing import Any, cast
 
 from nexus_tasks.errors import InvalidInput
@@ -21,6 +20,7 @@ from nexus_tasks.integrations.importers.conversation import (
     required_field,
 )
 from nexus_tasks.integrations.importers.records import begins_with, records
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.integrations.importers.times import time_field
 from nexus_tasks.text import shorten
 from nexus_tasks.types import ROLES, Message, Role, check_name
@@ -29,26 +29,26 @@ SESSION = "mem0"
 _ELSEWHERE = {"id", "memory", "created_at", "run_id", "role", "expiration_date", "score"}  # not in the message's data
 
 
-def looks_like(text: str) -> bool:
+def looks_like(source: Source) -> bool:
     """Whether a file begins as an export of mem0 does."""
-    return begins_with(text, "memory", "id")
+    return begins_with(source, "memory", "id")
 
 
-def parse(path: Path, text: str, namespace: str, session: str | None) -> list[Conversation]:
-    """The memories in ``text`` as messages, the oldest first.
+def parse(source: Source, namespace: str, session: str | None) -> list[Conversation]:
+    """The memories of a file as messages, the oldest first.
 
     Raises:
         InvalidInput: a record is not a memory. The error names its place and the fault.
     """
     found = list[tuple[str, str, Message]]()
-    for where, record in records(path, text, "results"):
+    for where, record in records(source, "results"):
         try:
             found.append(
                 (where, check_name("run_id", session or field(record, "run_id", str) or SESSION), _message(record))
             )
         except InvalidInput as error:
-            raise file_error(path, where, error.message) from None
-    return by_time(path, namespace, found)
+            raise file_error(source.path, where, error.message) from None
+    return by_time(source.path, namespace, found)
 
 
 def _message(record: Mapping[str, Any]) -> Message:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from nexus_tasks.integrations.importers.conversation import file_error, kind_of, parsed
+from nexus_tasks.integrations.importers.source import Source
 
 _FIRST_CHARACTERS = 2_000  # of a file, whose format is to be detected
 
 
-def records(path: Path, text: str, pages: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def records(source: Source, pages: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The records of a file, each with its place for errors.
 
     A file is one JSON document, or one document per line. A document is a record, a page (an object with the list
@@ -20,34 +22,34 @@ def records(path: Path, text: str, pages: str) -> Iterator[tuple[str, Mapping[st
     Raises:
         InvalidInput: the file is not JSON, or something in it is no object. The error names the line.
     """
-    for where, document in _documents(path, text):
-        yield from _of(path, where, document, pages)
+    for where, document in _documents(source):
+        yield from _of(source.path, where, document, pages)
 
 
-def begins_with(text: str, *keys: str) -> bool:
+def begins_with(source: Source, *keys: str) -> bool:
     """Whether the first 2,000 characters of a file have each of ``keys``, and it begins as JSON does."""
-    first = text.lstrip()[:_FIRST_CHARACTERS]
+    first = source.beginning(_FIRST_CHARACTERS)
     return first[:1] in ("{", "[") and all(f'"{key}"' in first for key in keys)
 
 
-def _documents(path: Path, text: str) -> Iterator[tuple[str, object]]:
-    # splitlines() would also split at U+2028, which a JSON text may contain.
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if len(lines) == 1 or not _is_json(lines[0][1]):
+def _documents(source: Source) -> Iterator[tuple[str, object]]:
+    two = [line for _, line in islice(source.lines(), 2)]
+    if len(two) == 1 or not is_json(two[0]):
         try:
-            yield "", parsed(text)
+            yield "", parsed(source.text())
         except ValueError as error:
-            raise file_error(path, "", f"not JSON: {error}") from None
+            raise file_error(source.path, "", f"not JSON: {error}") from None
         return
-    for number, line in lines:
+    for number, line in source.lines():
         try:
             document = parsed(line)
         except ValueError as error:
-            raise file_error(path, f"line {number}", f"not JSON: {error}") from None
+            raise file_error(source.path, f"line {number}", f"not JSON: {error}") from None
         yield f"line {number}", document
 
 
-def _is_json(line: str) -> bool:
+def is_json(line: str) -> bool:
+    """Whether a line is a JSON document."""
     try:
         parsed(line)
     except ValueError:
