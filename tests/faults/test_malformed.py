@@ -57,6 +57,8 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any]] = {
     "a compression that is a list": (headers(compression=["x"]), GOOD_BODY),
     "a body that is not compressed": (headers(compression="application/x-gzip"), GOOD_BODY),
     "a header of ours that is a text": (headers(nexus="x"), GOOD_BODY),
+    "stamped headers that are objects": (headers(stamped_headers=[{}], stamps={}), GOOD_BODY),
+    "an id with a NUL": (headers(id="a\0b"), GOOD_BODY),
 }
 # (content type, bytes)
 BODIES = {
@@ -72,6 +74,25 @@ RAW = {
     "a list": b"[]",
     "an empty object": b"{}",
     "no delivery_info": json.dumps({"body": "", "headers": {}, "properties": {"delivery_tag": "x"}}).encode(),
+    "brackets without end": b"[" * 100_000,
+    "a list in a list, and so on": b"[" * 970 + b"]" * 970,
+    "headers that are nested as deeply as Python can read": json.dumps(
+        {
+            "body": "W10=",
+            "headers": headers(),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "properties": {
+                "body_encoding": "base64",
+                "delivery_tag": "t",
+                "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            },
+        }
+    ).encode()[:-1]
+    + b', "x": '
+    + b"[" * 900
+    + b"]" * 900
+    + b"}",
     "a body that is no base64": json.dumps(
         {
             "body": "x",

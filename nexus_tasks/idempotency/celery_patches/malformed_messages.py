@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 _UNREADABLE = "nexus-unreadable"  # the header of an envelope, which gets a text that is no message through kombu
 _TEXTS = ("root_id", "parent_id", "group", "shadow", "eta", "expires")  # headers that are a text or None
+# Errors that a part of a wrong type causes. Errors of a connection are others, and Celery connects again after them.
+_OF_THE_MESSAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_DEEPEST = 100  # how deeply a message may be nested. Near Python's own limit it could be read, but not be written again
 _read_handler = Consumer.create_task_handler
 _loads = redis.loads
 _consume = redis.Channel.basic_consume
@@ -61,6 +64,8 @@ def _fault_of_headers(headers: Mapping[str, Any]) -> str:
     for name in ("task", "id"):
         if not isinstance(headers.get(name), str) or not headers[name]:
             return f"it has no {name}"
+    if not headers["id"].isprintable():
+        return "its id has a character that is not printable"
     for name in _TEXTS:
         if not isinstance(headers.get(name), str | None):
             return f"its {name} is no text"
@@ -69,8 +74,9 @@ def _fault_of_headers(headers: Mapping[str, Any]) -> str:
         return "its timelimit is not a pair of numbers"
     if not _is_number(headers.get("retries")):
         return "its retries is no number"
-    if not isinstance(headers.get("stamped_headers"), list | tuple | None):
-        return "its stamped_headers is no list"
+    stamped = headers.get("stamped_headers")
+    if not isinstance(stamped, list | tuple | None) or not all(isinstance(name, str) for name in stamped or ()):
+        return "its stamped_headers is no list of texts"
     for name in ("stamps", HEADER):
         if not isinstance(headers.get(name), Mapping | None):
             return f"its {name} is no mapping"
@@ -117,7 +123,10 @@ def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[
         if fault := fault_of(message):
             _reject(consumer, message, fault)
         else:
-            handle(message)
+            try:
+                handle(message)
+            except _OF_THE_MESSAGE as error:  # Celery read a part that the check does not know
+                _reject(consumer, message, f"Celery cannot read it ({type(error).__name__}: {error})")
         # The watchdog reads this number. Messages that begin no run, such as jobs of unknown kinds, count too.
         engine.messages_taken += 1
 
@@ -150,9 +159,27 @@ def _shown(message: Any) -> str:
 def _loads_or_wraps(text: str, *args: Any, **options: Any) -> Any:
     """Parse a message of a Redis list. A text that is not JSON is put into an envelope, which fails the check."""
     try:
-        return _loads(text, *args, **options)
+        parsed = _loads(text, *args, **options)
     except ValueError:
         return _envelope(text, "it is no JSON")
+    except RecursionError:
+        return _envelope(text, "it is nested too deeply")
+    return _envelope(text, "it is nested too deeply") if _is_deep(parsed) else parsed
+
+
+def _is_deep(parsed: Any) -> bool:
+    """Whether JSON is nested more deeply than ``_DEEPEST``."""
+    level = [parsed] if isinstance(parsed, dict | list) else []
+    for _ in range(_DEEPEST):
+        level = [
+            each
+            for one in level
+            for each in (one.values() if isinstance(one, dict) else one)
+            if isinstance(each, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _basic_consume(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -47,6 +48,7 @@ from nexus_tasks.types import JobOutcome, Status, clean_text
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+_MILLISECONDS = re.compile(r"[0-9]{1,15}")  # a longer number would be in no year that a float or `datetime` knows
 LONGEST_SUMMARY = 500  # characters of an error that a claim keeps
 NOT_UNDERSTOOD = "version"  # the reason of a claim that waits for a worker of another release
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
@@ -102,7 +104,7 @@ def execute(
         return Ended(outcome=JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value}))
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
-    run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
+    run.published_at = int(published_at) / 1000 if _MILLISECONDS.fullmatch(published_at) else 0.0
     with _spanning(run, root), holding(engine, run):
         engine.publisher.publish(wakeups)
         apart = claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child()
