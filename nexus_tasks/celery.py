@@ -12,7 +12,10 @@ from celery import Celery
 import nexus_tasks.tasks
 import nexus_tasks.worker  # noqa: F401 - declares the worker steps
 from nexus_tasks.deployment import Deployment, default_deployment, default_deployment_in
+from nexus_tasks.idempotency.celery_patches.flower_metrics import close_metrics
 from nexus_tasks.settings import Settings
+
+close_metrics()
 
 
 def __getattr__(name: str) -> Any:

@@ -48,13 +48,15 @@ what a job does and what a caller should do. ``docs/jobs.md`` says what happens 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class NexusError(Exception):
     """Something went wrong in nexus-tasks."""
 
     default_remedy: ClassVar[str] = "Run `nexus doctor`; it checks every dependency and setting."
+    # The words of a server, which may quote a user's. They are shown to who may read the memories, and never logged.
+    quoted: str = ""
 
     def __init__(self, message: str | None = None, *, remedy: str | None = None) -> None:
         self.message = message or " ".join((type(self).__doc__ or "").split())
@@ -64,6 +66,11 @@ class NexusError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}"
 
+    def quoting(self, words: str) -> Self:
+        """This error with the words of a server. :func:`with_quotation` shows them, and ``str`` does not."""
+        self.quoted = words
+        return self
+
     # Errors are pickled between processes. The default ``__reduce__`` would lose the keyword arguments.
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.__dict__.copy())
@@ -71,6 +78,12 @@ class NexusError(Exception):
     def as_dict(self) -> dict[str, str]:
         """The ``error`` object of ``--json``: ``{"type", "message", "remedy"}``."""
         return {"type": type(self).__name__, "message": self.message, "remedy": self.remedy}
+
+
+def with_quotation(error: BaseException) -> str:
+    """The text of an error with the server's words in it, for a dead letter or for the caller. Do not log it."""
+    quoted = getattr(error, "quoted", "")
+    return f"{error} The server said: {quoted}" if quoted else str(error)
 
 
 _SHOWN = 5  # errors of one input that are shown

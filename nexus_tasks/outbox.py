@@ -16,7 +16,14 @@ from typing import Any, Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import BudgetHeld, ForeignDatabase, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import (
+    BudgetHeld,
+    ForeignDatabase,
+    QueueUnavailable,
+    StorageUnavailable,
+    Transient,
+    with_quotation,
+)
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
@@ -66,7 +73,7 @@ class PostgresJobStorage:
         """Commit a dead letter for each job id of the claim, and take the claim's work out of the outbox."""
         why = dead_letters.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
-            message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
+            message=clean_text(with_quotation(error)) if error else "The worker died every time it ran this job.",
             traceback=clean_text("".join(traceback.format_exception(error))) if error else "",
             errors=claim.errors + (1 if error else 0),
             crashes=claim.crashes,

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 def fail(error: NexusError) -> int:
     """Print an error of this package. Returns the exit code: 3 when a wait failed, 1 otherwise."""
     log.debug("The command failed.", exc_info=error)
-    _report(type(error).__name__, error.message, error.remedy)
+    said = f"{error.message} The server said: {error.quoted}" if error.quoted else error.message
+    _report(type(error).__name__, said, error.remedy)
     return WAITED_IN_VAIN if isinstance(error, JobFailed | WaitTimeout) else FAILED
 
 

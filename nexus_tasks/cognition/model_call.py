@@ -136,5 +136,5 @@ def _answer_or_raise(completion: Completion[AnswerT]) -> AnswerT:
     if completion.answer is not None:
         return completion.answer
     if completion.fault == "refused":
-        raise Refused(f"The model refused to answer. {completion.detail}".strip())
+        raise Refused("The model refused to answer.").quoting(completion.detail)  # it may quote the prompt
     raise InvalidAnswer(f"The model's answer is {completion.fault}. {completion.detail}".strip())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.idempotency.claims import Claims, answering, whole
 
 State = Literal["running", "waiting", "pending"]
 STATES: tuple[State, ...] = ("running", "waiting", "pending")
@@ -146,7 +146,7 @@ class ClaimIndex:
         """By namespace, the number of ``waiting``, ``pending`` and ``running`` claims, and of ``slots`` in use."""
         rows = self._hashes([f"{self._prefix}:count:{name}" for name in namespaces])
         return {
-            name: {what: int(number) for what, number in row.items()}
+            name: {what: whole(number) for what, number in row.items()}
             for name, row in zip(namespaces, rows, strict=True)
         }
 

@@ -6,9 +6,10 @@ The scripts are in ``lua/``; ``lua/common.lua`` lists the keys. ``claim.py`` has
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Any
@@ -22,13 +23,19 @@ from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 from nexus_tasks.types import Worker
 
+log = logging.getLogger(__name__)
+
 Row = list[Any]
 AT_ONCE = 1_000  # claims that one script wakes; Redis serves no other client while a script runs
 _PLACE = "-- [common.lua]\n"  # where a script has the definitions of common.lua, if not at its start
 _COMMENT = re.compile(r"(?m)--.*$")
 _DEFINITION = re.compile(r"(?m)^(?=local )")  # the start of each definition of common.lua
+LONGEST_NUMBER = 15  # digits; `number` in common.lua has the same bound
+LOCKS = ("reconciling", "checking", "repairing")  # the locks of workers beside that of the sweep
 _NAMES = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
 _WORD = re.compile(r"\w+")
+# How Redis tells that a value is no number, or that a script met something which it does not expect.
+_WRONG_VALUE = ("not an integer", "not a float", "would overflow", "user_script")
 HELD_SECONDS = 30  # how long a worker's report of its held threads counts
 
 
@@ -81,7 +88,7 @@ class Claims:
             Ticket(
                 outcome=Claimed[outcome],
                 job_id=job_id,
-                wakeup=Wakeup.parse(wakeup) if wakeup else None,
+                wakeup=next(iter(self._wakeups([wakeup] if wakeup else [])), None),
                 asked_at=int(now) / 1000,
             )
             for outcome, job_id, wakeup in rows
@@ -128,8 +135,10 @@ class Claims:
             told,
             dialect,
         )
-        claim = Claim.parse(key, _pairs(fields)) if fields else None
-        return Begun[outcome], claim, [Wakeup.parse(row) for row in wakeups]
+        claim = self._parsed(key, _pairs(fields)) if fields else None
+        if fields and claim is None:
+            raise DamagedKey("A claim in Redis has a wrong value. Another program wrote it.")
+        return Begun[outcome], claim, self._wakeups(wakeups)
 
     def take(
         self,
@@ -166,8 +175,9 @@ class Claims:
         if answer is None:
             return None
         rows, wakeups = answer
-        taken = [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
-        return taken, [Wakeup.parse(row) for row in wakeups]
+        read = (self._parsed(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row)
+        taken = [claim for claim in read if claim]
+        return taken, self._wakeups(wakeups)
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
         """Renew the leases of this process's running claims for ``lease`` seconds.
@@ -206,7 +216,7 @@ class Claims:
             delivery: the canvas delivery that the caller completes itself.
         """
         _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, delivery, *statuses)
-        return [Wakeup.parse(row) for row in wakeups]
+        return self._wakeups(wakeups)
 
     def wait(
         self,
@@ -238,7 +248,7 @@ class Claims:
             int(error),
             failure,
         )
-        return [Wakeup.parse(row) for row in wakeups]
+        return self._wakeups(wakeups)
 
     # --- waking, dropping and keeping claims --------------------------------------------------------------------------
     def hurry(self, reason: str, *, requests: Sequence[Request]) -> list[Wakeup]:
@@ -268,7 +278,7 @@ class Claims:
 
     def _hurry(self, reason: str, keys: Sequence[str], *whose: str | int) -> tuple[int, list[Wakeup]]:
         woken, wakeups = self._run("hurry", keys, reason, *whose)
-        return woken, [Wakeup.parse(row) for row in wakeups]
+        return woken, self._wakeups(wakeups)
 
     def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
         """Remove a claim in any state.
@@ -281,7 +291,7 @@ class Claims:
             Whether the claim was removed, and wake-ups to publish.
         """
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
-        return bool(dropped), [Wakeup.parse(row) for row in wakeups]
+        return bool(dropped), self._wakeups(wakeups)
 
     def leave_to_others(self, key: str, dialect: str) -> list[Wakeup]:
         """Let a claim wait for another worker, because a worker with this dialect does not understand it.
@@ -289,7 +299,7 @@ class Claims:
         Returns:
             Wake-ups to publish, which belong to the next claims in the namespace's line.
         """
-        return [Wakeup.parse(row) for row in self._run("leave_to_others", [key], dialect)]
+        return self._wakeups(self._run("leave_to_others", [key], dialect))
 
     def understood(self, dialects: Mapping[str, str], *, try_all: bool = False) -> Iterator[list[Wakeup]]:
         """Wake claims that other workers did not understand, and that this worker understands.
@@ -389,17 +399,20 @@ class Claims:
         Returns:
             The server's time, and the seconds by which its clock went back since the last call, or 0.
         """
-        now, back = self._run("sweep_clock", [], _ms(lease), f"{self.prefix}:{lock}", _ms(lock_seconds), limit)
+        locks = [f"{self.prefix}:{name}" for name in (lock, *LOCKS)]
+        now, back, ended = self._run("sweep_clock", [], _ms(lease), locks[0], _ms(lock_seconds), limit, *locks[1:])
+        for name in ended:
+            log.warning("The lock %s had no end, because another program wrote it. It ends now.", name)
         return int(now) / 1000, int(back) / 1000
 
     def sweep_due(self, limit: int) -> tuple[int, list[Wakeup]]:
         """Let waiting claims go on that are due. Returns their number, and wake-ups to publish."""
         due, wakeups = self._run("sweep_due", [], limit)
-        return due, [Wakeup.parse(row) for row in wakeups]
+        return due, self._wakeups(wakeups)
 
     def set_cap(self, namespace: str, cap: int) -> list[Wakeup]:
         """Set how many runs a namespace may have at a time, 0 while it is paused. Each ``begin`` sets it again."""
-        return [Wakeup.parse(row) for row in self._run("cap", [], namespace, cap)]
+        return self._wakeups(self._run("cap", [], namespace, cap))
 
     def sweep_lines(self, limit: int, *, every: float) -> list[Wakeup]:
         """Let claims go on in lines with room, of namespaces last looked at more than ``every`` seconds ago.
@@ -407,7 +420,7 @@ class Claims:
         Returns:
             Wake-ups to publish.
         """
-        return [Wakeup.parse(row) for row in self._run("sweep_lines", [], limit, _ms(every))]
+        return self._wakeups(self._run("sweep_lines", [], limit, _ms(every)))
 
     def sweep_leases(
         self, limit: int, *, attempts: int, token: str, lease: float, due_in: float, held_by: str = ""
@@ -427,7 +440,7 @@ class Claims:
         returned, dead, wakeups = self._run(
             "sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in), held_by
         )
-        return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
+        return returned, self._claims(dead), self._wakeups(wakeups)
 
     def sweep_lost(
         self, queue: str, limit: int, *, empty: bool, grace: float, longest: float, age: float | None = None
@@ -441,7 +454,7 @@ class Claims:
         """
         ages = _ms(grace if age is None else age), _ms(grace), _ms(longest)
         rows = self._run("sweep_lost", [], queue, int(empty), limit, *ages)
-        return [Wakeup.parse(row) for row in rows]
+        return self._wakeups(rows)
 
     def sweep_settle(
         self, queue: str, limit: int, *, empty: bool, grace: float, longest: float, age: float | None = None
@@ -453,14 +466,37 @@ class Claims:
         """
         ages = _ms(grace if age is None else age), _ms(grace), _ms(longest)
         rows = self._run("sweep_settle", [], queue, int(empty), limit, *ages)
-        return [Wakeup.parse(row) for row in rows]
+        return self._wakeups(rows)
 
     def _claims(self, rows: Sequence[Row]) -> list[Claim]:
         found = []
         for row in rows:
             fields = _pairs(row)
-            found.append(Claim.parse(claim_key(self.prefix, fields["kind"], fields["scope"]), fields))
+            key = claim_key(self.prefix, fields.get("kind", ""), fields.get("scope", ""))
+            if claim := self._parsed(key, fields):
+                found.append(claim)
         return found
+
+    def _parsed(self, key: str, fields: Mapping[str, str]) -> Claim | None:
+        """A claim. ``None`` for one that another program has damaged; the sweep then begins a repair."""
+        claim = Claim.read(key, fields)
+        if claim is None:
+            self._note_damage(key)
+        return claim
+
+    def _wakeups(self, rows: Sequence[Row]) -> list[Wakeup]:
+        """Wake-ups, without those of claims and deliveries that another program has damaged."""
+        found = []
+        for row in rows:
+            try:
+                found.append(Wakeup.parse(row))
+            except (ValueError, TypeError, AttributeError):
+                self._note_damage(str(row[0] or f"{self.prefix}:delivery:{row[1]}"))
+        return found
+
+    def _note_damage(self, key: str) -> None:
+        with answering():
+            self.redis.sadd(f"{self.prefix}:mended", key.removeprefix(f"{self.prefix}:"))
 
     # --- reconcile ----------------------------------------------------------------------------------------------------
     def missing(self, kind: str, scopes: Sequence[str]) -> list[int]:
@@ -489,7 +525,7 @@ class Claims:
     def cursor(self, kind: str) -> int:
         """The cursor at which reconcile goes on among the wanted rows of ``kind``; 0 is before the first row."""
         with answering():
-            return int(self.redis.get(f"{self.prefix}:reconcile:{kind}") or 0)
+            return whole(self.redis.get(f"{self.prefix}:reconcile:{kind}"))
 
     def move_cursor(self, kind: str, cursor: int) -> None:
         """Set the cursor at which reconcile goes on among the wanted rows of ``kind``."""
@@ -531,18 +567,30 @@ class Claims:
         rows = self._run("mend_counts", [], lists[0], int(every), *lists[1:])
         return [(namespace, what, old, new) for namespace, what, old, new in rows]
 
-    def mend_indexes(self, names: Sequence[str]) -> tuple[int, set[str], set[str], set[str]]:
+    def mended(self) -> list[str]:
+        """The keys and fields with values of another program that were taken out since the last call."""
+        with answering():
+            pipe = self.redis.pipeline()
+            pipe.smembers(f"{self.prefix}:mended").delete(f"{self.prefix}:mended")
+            return sorted(pipe.execute()[0])
+
+    def mend_sets(self) -> int:
+        """Remove members of sets that stand for nothing. Returns how many were removed or corrected."""
+        return int(self._run("mend_sets", []))
+
+    def mend_indexes(self, names: Sequence[str]) -> tuple[int, set[str], set[str], set[str], list[str]]:
         """Put claims back into the indexes of their state.
 
         Args:
             names: the claims, as :meth:`scan` returns them for ``job``.
 
         Returns:
-            How many entries were put back, and the namespaces, wait reasons and kinds of these claims.
+            How many entries were put back, the namespaces, wait reasons and kinds of these claims, and the keys of
+            damaged claims that were set aside.
         """
-        put_back, *found = self._run("mend_indexes", [f"{self.prefix}:job:{name}" for name in names])
+        put_back, *found, damaged = self._run("mend_indexes", [f"{self.prefix}:job:{name}" for name in names])
         namespaces, reasons, kinds = map(set, found)
-        return put_back, namespaces, reasons, kinds
+        return put_back, namespaces, reasons, kinds, list(damaged)
 
     def mend_index(self, index: str, start: int, limit: int, *, belong: tuple[str, str]) -> tuple[int, int]:
         """Remove keys from an index whose claims are gone or do not belong to it.
@@ -599,7 +647,19 @@ class Claims:
     def _pauses(self) -> dict[str, dict[str, str]]:
         with answering():
             kinds = self.redis.smembers(f"{self.prefix}:pauses")
-            return {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
+            rows = {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
+        # Another program may have written the hash.
+        return {
+            kind: {"reason": row.get("reason", ""), "since": str(whole(row.get("since")))} if row else {}
+            for kind, row in rows.items()
+        }
+
+    def note_pauses(self, kinds: Iterable[str]) -> None:
+        """Write paused kinds into the set of pauses, from which the sweep lifts them. Another program may not have."""
+        with answering():
+            paused = [kind for kind in kinds if self.redis.exists(f"{self.prefix}:paused:{kind}")]
+            if paused and self.redis.sadd(f"{self.prefix}:pauses", *paused):
+                log.warning("Pauses were not in the set of pauses, and are probed now: %s.", ", ".join(paused))
 
     # --- held threads -------------------------------------------------------------------------------------------------
     def report_held_threads(self, worker: str, *, held: int, threads: int) -> None:
@@ -620,15 +680,20 @@ class Claims:
         """
         now = self.now()
         with answering():
-            notes = {worker: json.loads(note) for worker, note in self.redis.hgetall(f"{self.prefix}:held").items()}
-        fresh = {worker: note for worker, note in notes.items() if now - note["at"] < HELD_SECONDS}
-        return {worker: (note["held"], note["threads"]) for worker, note in sorted(fresh.items())}
+            notes = self.redis.hgetall(f"{self.prefix}:held")
+        found = {}
+        for worker, note in sorted(notes.items()):
+            with suppress(ValueError, KeyError, TypeError):  # another program has written it
+                read = json.loads(note)
+                if now - float(read["at"]) < HELD_SECONDS:
+                    found[worker] = int(read["held"]), int(read["threads"])
+        return found
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def totals(self) -> dict[str, int]:
         """The counters for metrics: name → number since Redis was empty. See ``total`` in ``lua/common.lua``."""
         with answering():
-            return {name: int(number) for name, number in self.redis.hgetall(f"{self.prefix}:totals").items()}
+            return {name: whole(number) for name, number in self.redis.hgetall(f"{self.prefix}:totals").items()}
 
     def count(self, by: Mapping[str, int]) -> None:
         """Add to counters for metrics, each by its name in :meth:`totals`."""
@@ -636,7 +701,11 @@ class Claims:
             pipe = self.redis.pipeline(transaction=False)
             for name, number in by.items():
                 pipe.hincrby(f"{self.prefix}:totals", name, number)
-            pipe.execute()
+            # A counter that another program has made no number is set right by the next script that adds to it.
+            answers = pipe.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not any(sign in str(answer) for sign in _WRONG_VALUE):
+                    raise answer
 
     def figures(self, *, max_age: float, longest: int) -> dict[str, Any]:
         """How many claims there are by state, kind and wait reason, as ``lua/figures.lua`` says.
@@ -645,7 +714,10 @@ class Claims:
             max_age: seconds; figures that another process has read so recently are returned again.
             longest: how many of the longest lines are returned.
         """
-        return dict(json.loads(self._run("figures", [], _ms(max_age), AT_ONCE, longest)))
+        try:
+            return dict(json.loads(self._run("figures", [], _ms(max_age), AT_ONCE, longest)))
+        except ValueError:  # another program has written the kept figures
+            return dict(json.loads(self._run("figures", [], 0, AT_ONCE, longest)))
 
     def get(self, key: str) -> Claim | None:
         """The claim behind a key, or ``None``."""
@@ -662,7 +734,7 @@ class Claims:
     def counts(self, namespace: str) -> dict[str, int]:
         """How many claims a namespace has ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""
         with answering():
-            return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
+            return {name: whole(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
     def waiting(self, limit: int = 1_000, *, after: int = 0) -> list[Claim]:
         """Waiting claims: first those with a due time, the soonest due first, then those that wait for an event.
@@ -746,7 +818,8 @@ class Claims:
             for key in keys:
                 pipe.hgetall(key)
             rows = pipe.execute()
-        return [Claim.parse(key, fields) for key, fields in zip(keys, rows, strict=True) if fields]
+        read = (Claim.read(key, fields) for key, fields in zip(keys, rows, strict=True) if fields)
+        return [claim for claim in read if claim]
 
 
 @contextmanager
@@ -761,9 +834,14 @@ def answering() -> Iterator[None]:
             raise DamagedKey(
                 "A key of the jobs' records in Redis has a wrong type. Another program made it."
             ) from error
-        if not takes_no_writes(error):
-            raise
-        raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
+        if takes_no_writes(error):
+            raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
+        if any(sign in str(error) for sign in _WRONG_VALUE):
+            # Redis does not undo what a script has done before the error. A repair corrects the indexes and counters.
+            raise DamagedKey(
+                "A key of the jobs' records in Redis has a wrong value. Another program wrote it."
+            ) from error
+        raise
 
 
 @lru_cache(maxsize=1)
@@ -790,6 +868,11 @@ def _joined(common: str, source: str) -> str:
         used.update(_WORD.findall(definition))
     text = "".join(reversed(kept))
     return source.replace(_PLACE, text) if _PLACE in source else text + source
+
+
+def whole(text: str | None) -> int:
+    """The number of a text from Redis; 0 for a text that no release writes."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER else 0
 
 
 def _pairs(flat: Sequence[str]) -> dict[str, str]:

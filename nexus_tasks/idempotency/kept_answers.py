@@ -59,12 +59,20 @@ def take(claims: Claims, name: str, request: str) -> Taken | KeptAnswer:
     with answering():
         while not claims.redis.set(name, taken.entry, nx=True, px=int(LEASE * 1_000)):
             if text := claims.redis.get(name):  # else it has ended in between
-                return _known(json.loads(text), request)
+                if known := _known(text, request):
+                    return known
+                claims.redis.delete(name)
     return taken
 
 
-def _known(found: dict[str, object], request: str) -> KeptAnswer:
-    if found["request"] != request:
+def _known(text: str, request: str) -> KeptAnswer | None:
+    """The answer in an entry. ``None`` for an entry that another program has written."""
+    try:
+        found = json.loads(text)
+        known = found["request"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if known != request:
         raise InvalidInput(
             "This idempotency key belongs to another request.",
             remedy="Use a new key for a new request; nothing was stored or queued.",

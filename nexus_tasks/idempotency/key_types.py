@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # The types of the keys `<prefix>:<name>`, and of the keys that begin with `<prefix>:<name>:`.
 ALONE = {
     "zset": ("due", "leases", "lines"),
-    "set": ("queues", "kinds", "reasons", "versions", "pauses"),
+    "set": ("queues", "kinds", "reasons", "versions", "pauses", "mended"),
     "hash": ("held", "totals"),
     "list": ("quarantine",),
     "string": (

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.errors import DamagedKey
+from nexus_tasks.idempotency.claims import Claims, answering, whole
 from nexus_tasks.types import QuarantinedMessage, clean_text
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,13 @@ def set_aside(claims: Claims, message: Any, fault: str) -> None:
     }
     with answering():
         pipe = claims.redis.pipeline()
-        pipe.lpush(_key(claims), json.dumps(made)).ltrim(_key(claims), 0, MOST - 1).incr(_counter(claims)).execute()
+        pipe.lpush(_key(claims), json.dumps(made)).ltrim(_key(claims), 0, MOST - 1).execute()
+    try:
+        with answering():
+            claims.redis.incr(_counter(claims))
+    except DamagedKey:  # another program has written the counter
+        with answering():
+            claims.redis.set(_counter(claims), claims.redis.llen(_key(claims)))
     log.error("A message of queue %s is moved to quarantine: %s.", queue or "(unknown)", fault)
 
 
@@ -48,7 +55,7 @@ def quarantined(claims: Claims, limit: int, offset: int) -> list[QuarantinedMess
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    return [_parsed(row) for row in _rows(claims)[offset : offset + limit]]
+    return [made for row in _rows(claims)[offset : offset + limit] if (made := _parsed(row))]
 
 
 def count(claims: Claims) -> tuple[int, int]:
@@ -58,7 +65,7 @@ def count(claims: Claims) -> tuple[int, int]:
         QueueUnavailable: Redis does not answer.
     """
     with answering():
-        return int(claims.redis.llen(_key(claims))), int(claims.redis.get(_counter(claims)) or 0)
+        return int(claims.redis.llen(_key(claims))), whole(claims.redis.get(_counter(claims)))
 
 
 def drop(claims: Claims, ids: Sequence[str] | None = None) -> int:
@@ -67,7 +74,7 @@ def drop(claims: Claims, ids: Sequence[str] | None = None) -> int:
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    rows = [row for row in _rows(claims) if ids is None or json.loads(row)["id"] in ids]
+    rows = [row for row in _rows(claims) if ids is None or ((made := _parsed(row)) and made.id in ids)]
     with answering():
         return sum(int(claims.redis.lrem(_key(claims), 1, row)) for row in rows)
 
@@ -89,6 +96,10 @@ def _text(body: Any) -> str:
     return body.decode(errors="replace") if isinstance(body, bytes) else str(body)
 
 
-def _parsed(row: str) -> QuarantinedMessage:
-    made = json.loads(row)
-    return QuarantinedMessage(**made | {"at": datetime.fromtimestamp(made["at"], UTC)})
+def _parsed(row: str) -> QuarantinedMessage | None:
+    """The message in a row. ``None`` for a row that another program has written."""
+    try:
+        made = json.loads(row)
+        return QuarantinedMessage(**made | {"at": datetime.fromtimestamp(made["at"], UTC)})
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None

@@ -71,6 +71,7 @@ def client(
     """
     options: dict[str, Any] = {
         "decode_responses": True,
+        "encoding_errors": "replace",  # another program may have written bytes that are no text
         "socket_timeout": timeout,
         "socket_connect_timeout": min(timeout, 5.0),
     }

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.idempotency.claims import Claims, answering, whole
 from nexus_tasks.idempotency.key_types import set_aside
-from nexus_tasks.types import JobRepair, MendedCounter
+from nexus_tasks.types import JobRepair, MendedCounter, clean_text
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def check_slots(claims: Claims) -> None:
     with answering():
         if not claims.lock("checking", seconds=CHECK_EVERY).acquire():  # it expires after 10 s
             return
-        cursor = int(claims.redis.get(_cursor(claims)) or 0)
+        cursor = whole(claims.redis.get(_cursor(claims)))
     namespaces: list[str] = []
     for _ in range(STEPS_PER_CHECK):
         cursor, found = claims.scan("count", cursor, KEYS_PER_STEP)
@@ -61,13 +61,21 @@ def repair(claims: Claims) -> JobRepair:
     renamed, put_back = set_aside(claims), 0
     namespaces, reasons, kinds = set[str](), set[str](), set[str]()
     for names in _pages(claims, "job"):
-        entries, *found = claims.mend_indexes(names)
+        entries, *found, damaged = claims.mend_indexes(names)
         put_back += entries
+        for key in damaged:
+            log.warning("The claim %s is damaged and is set aside. Its job is asked for again.", clean_text(key))
+        renamed += damaged
         namespaces, reasons, kinds = namespaces | found[0], reasons | found[1], kinds | found[2]
     for names in _pages(claims, "waits"):
         for name in names:
             reasons.add(reason := name.partition(":")[0])
             _take_out_the_gone(claims, f"waits:{name}", ("wait_reason", reason))
+    for index, belong in (
+        *(("due", ("state", "waiting")), ("leases", ("state", "running"))),
+        *((f"published:{queue}", ("state", "pending")) for queue in claims.queues()),
+    ):
+        _take_out_the_gone(claims, index, belong)
     for index, belong in (("line", ("wait_reason", "concurrency")), ("ahead", ("state", "pending"))):
         for names in _pages(claims, index):
             for name in names:
@@ -82,11 +90,25 @@ def repair(claims: Claims) -> JobRepair:
             ordered[start : start + NAMESPACES_PER_STEP], reasons=sorted(reasons), kinds=sorted(kinds)
         )
     ]
+    put_back += claims.mend_sets()
+    renamed += log_mended(claims)
     return JobRepair(
         counters=tuple(sorted(mended, key=lambda one: (one.namespace, one.counter))),
         entries_put_back=put_back,
         set_aside=tuple(renamed),
     )
+
+
+def log_mended(claims: Claims) -> list[str]:
+    """Log the values of another program that were taken out of counters. Returns their keys.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    found = [clean_text(name) for name in claims.mended()]
+    for name in found:
+        log.warning("Another program has written a value that no release writes: %s.", name)
+    return [f"{claims.prefix}:{name}" for name in found]
 
 
 def _take_out_the_gone(claims: Claims, index: str, belong: tuple[str, str]) -> None:

@@ -15,6 +15,7 @@ from nexus_tasks.llm.server_errors import redact
 # Matches lone surrogates, and control characters except tab and line feed. UTF-8 and Postgres cannot hold a surrogate.
 _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)  # of models that reason in their reply
+_UNKNOWN = "extra_forbidden"  # the last part of the place of such a fault is the model's own word
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*+[}\]])')
 _MOST_STARTS = 50  # braces of a text at which an object may begin; chosen by hand
@@ -127,7 +128,7 @@ def why(error: ValueError) -> str:
     """A text with the fields that break a rule, and the rules. The model's own text is left out."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
-        places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)
+        places = (".".join(map(str, fault["loc"][: -1 if fault["type"] == _UNKNOWN else None])) for fault in first)
         rules = "; ".join(f"{place}: {fault['type']}" for place, fault in zip(places, first, strict=True))
         return redact(f"{error.error_count()} faults: {rules}")
     if isinstance(error, json.JSONDecodeError):

@@ -31,6 +31,8 @@ _SECRETS = re.compile(
     r"|(?i:(?<=bearer )\S+)"
 )
 
+_WORD = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
 
 def redact(text: str) -> str:
     """``text`` on one line of at most 300 characters, with ``***`` in place of secrets.
@@ -44,6 +46,11 @@ def redact(text: str) -> str:
             text = text.replace(value, "***")
     line = " ".join(_SECRETS.sub("***", text[:_LONGEST_READ]).split())
     return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
+
+
+def as_type(value: object) -> str:
+    """A server's error type or request id. Empty when it is no word of at most 100 letters, digits and ``._:-``."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) and redact(value) == value else ""
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

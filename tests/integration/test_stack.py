@@ -143,8 +143,10 @@ def test_detached_stack_heals_and_stops(home: Path) -> None:
 
     page, user = f"http://127.0.0.1:{port}/broker", flower.user_variables(home)["FLOWER_BASIC_AUTH"]
     eventually(lambda: 'id="derive"' in get(page, user))
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(page, timeout=5)
+    assert "flower_" in get(f"http://127.0.0.1:{port}/metrics", user)
+    for closed in (page, f"http://127.0.0.1:{port}/metrics"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(closed, timeout=5)
 
     before = embedded.running(home)
     assert before is not None

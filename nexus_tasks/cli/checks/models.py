@@ -77,7 +77,9 @@ def _servers(settings: Settings, providers: list[str]) -> Iterator[Check]:
             try:
                 _provider(quick, name).probe()
             except JobError as error:
-                yield failed("model server", f"{mask_url(address)}: {error.message}", error.remedy)
+                yield failed(
+                    "model server", f"{mask_url(address)}: {error.message} {error.quoted}".rstrip(), error.remedy
+                )
             else:
                 yield passed("model server", f"{mask_url(address)} answers, and refuses neither the key nor a model")
 

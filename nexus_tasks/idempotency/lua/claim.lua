@@ -28,7 +28,7 @@ if #KEYS == 1 then
   local not_begun = f[1] == 'pending' or (f[1] == 'waiting' and f[5] == 'concurrency')
   local adds = request.delivery or request.force ~= '' or request.reasons ~= '' or request.urgency == 'urgent'
   if not_begun and not adds and request.args == f[3] and (request.urgency == '' or request.urgency == f[4]) then
-    redis.call('HINCRBY', ARGV[1] .. ':totals', 'asked|' .. request.kind .. '|merged', 1) -- `total` of common.lua
+    redis.pcall('HINCRBY', ARGV[1] .. ':totals', 'asked|' .. request.kind .. '|merged', 1) -- `total` of common.lua
     local clock = redis.call('TIME')
     return { string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000)), { { 'MERGED', f[2], false } } }
   end

@@ -74,7 +74,9 @@
 --   <prefix>:sweeping, <prefix>:reconciling, <prefix>:checking, <prefix>:repairing
 --                                    string  locks: one worker at a time sweeps, reconciles, checks the counters, or
 --                                            repairs the indexes after it met a key of a wrong type
---   <prefix>:damaged:<name>          any     the key <prefix>:<name> of a wrong type, which another program had made
+--   <prefix>:damaged:<name>          any     the key <prefix>:<name> of a wrong type, which another program had made, or
+--                                            the fields of a hash that had values which no release writes
+--   <prefix>:mended                  set     keys and fields with such values, which the sweep has not logged yet
 --   <prefix>:tick:<tick>:<slot>      string  exists when the tick of beat's schedule is done for this slot of time
 --
 -- A namespace has at most 8 wake-ups on their way in each queue, so that its backlog does not hold up other namespaces
@@ -106,6 +108,7 @@ local SETTLE_SECONDS = 7 * 86400 -- a settled delivery is kept for as long as Ce
 local WOKEN_SECONDS = 86400 -- no run lasts longer
 local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
+local DAMAGED_SECONDS = 30 * 86400
 local PAUSED_SECONDS = 60 -- how long a cap of 0 is kept. A worker may write this cap just after the pause has ended
 local AHEAD = 8 -- how many wake-ups of a namespace may be on their way in a queue
 local SUSPECT = 2 -- a wake-up that was sent again so many times counts no longer as on its way
@@ -115,11 +118,36 @@ local BEHIND = 2 ^ 42 -- ms, added to the place in line of claims that are not l
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local function number(value) return tonumber(value or 0) or 0 end
+-- Returns a number, or 0 for a value that no release writes: text, `nan`, or a number of 16 digits or more.
+local function number(value)
+  local found = tonumber(value or 0)
+  if not found or found ~= found or math.abs(found) >= 1e15 then return 0 end
+  return found
+end
 
 local function integer(value) return string.format('%.0f', value) end
 
 local function field(key, name) return redis.call('HGET', key, name) end
+
+-- Takes a value that another program has written out of a hash, and keeps it for 30 days. The sweep logs it.
+local function take_out(key, name, value)
+  local aside = prefix .. ':damaged:' .. string.sub(key, #prefix + 2)
+  if redis.call('TYPE', aside).ok ~= 'hash' then redis.call('DEL', aside) end
+  redis.call('HSET', aside, name, value)
+  redis.call('EXPIRE', aside, DAMAGED_SECONDS)
+  redis.call('HDEL', key, name)
+  redis.call('SADD', prefix .. ':mended', string.sub(key, #prefix + 2) .. ' ' .. name)
+end
+
+-- Adds to a number in a hash, and returns the sum. A value that is no number counts as 0.
+local function add_to(key, name, by)
+  local sum = redis.pcall('HINCRBY', key, name, by)
+  if type(sum) == 'number' then return sum end
+  if string.find(sum.err, 'not an integer') or string.find(sum.err, 'overflow') then
+    take_out(key, name, redis.call('HGET', key, name))
+  end
+  return redis.call('HINCRBY', key, name, by)
+end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
 
@@ -148,7 +176,13 @@ local function set_cap(namespace, cap)
   redis.call('SET', cap_key(namespace), cap, 'EX', cap > 0 and CAP_SECONDS or PAUSED_SECONDS)
 end
 
-local function cap_of(namespace) return number(redis.call('GET', cap_key(namespace)) or DEFAULT_CAP) end
+-- Every cap that a release writes is a whole number and expires. Another value must not stop the namespace.
+local function cap_of(namespace)
+  local cap = redis.call('GET', cap_key(namespace))
+  if not cap or not string.find(cap, '^%d+$') then return DEFAULT_CAP end
+  if cap == '0' and redis.call('TTL', cap_key(namespace)) < 0 then return DEFAULT_CAP end
+  return number(cap)
+end
 
 -- Adds to a counter for metrics. Its name is `what`, the kind, and for some a detail:
 --   asked|outcome       requests for jobs, by the outcome that claim.lua returns
@@ -160,7 +194,7 @@ local function cap_of(namespace) return number(redis.call('GET', cap_key(namespa
 --   wait_ms, wait_le    of begun runs: milliseconds since the job's request; their number by bound
 local function total(what, kind, by, detail)
   local name = what .. '|' .. kind .. (detail and '|' .. detail or '')
-  redis.call('HINCRBY', prefix .. ':totals', name, integer(by))
+  add_to(prefix .. ':totals', name, integer(by))
 end
 
 -- The bounds of the histograms, in ms. `BOUNDS` in monitoring/definitions.py is the same list.
@@ -211,7 +245,7 @@ end
 
 local function count(namespace, what, by)
   local counts = prefix .. ':count:' .. namespace
-  if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
+  if add_to(counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
 end
 
 -- Returns the first claims of an index, up to a score, that are still in the state `is`. Removes other keys from the
@@ -274,7 +308,7 @@ local function to_pending(key, fresh)
   end
   local at, queue = integer(now), f[3]
   redis.call('HSET', key, 'state', 'pending', 'published_at', at)
-  redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
+  add_to(prefix .. ':count:' .. f[5], 'pending', 1)
   redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
   redis.call('ZADD', ahead_key(f[5], queue), at, key)
   add_once(prefix .. ':queues', queue)
@@ -342,7 +376,7 @@ local function to_line(key, position, fresh)
   end
   local namespace, queue = f[1], f[2]
   redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', 'wait_detail', '')
-  redis.call('HINCRBY', prefix .. ':count:' .. namespace, 'waiting', 1)
+  add_to(prefix .. ':count:' .. namespace, 'waiting', 1)
   redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
   local patient = f[3] and f[3] ~= '' and f[3] ~= 'live' and f[3] ~= URGENT
   local place = number(f[4]) + (patient and BEHIND or 0) + (position or 0) / 1024
@@ -536,7 +570,7 @@ local function settle(id, status, job_id, wakeups, own)
   if status == 'dead' or not redis.call('HGET', record, 'status') then
     redis.call('HSET', record, 'status', status, 'job_id', job_id)
   end
-  if redis.call('HINCRBY', record, 'parts', -1) > 0 then return end
+  if add_to(record, 'parts', -1) > 0 then return end
   local queue = redis.call('HGET', record, 'queue')
   redis.call('HSET', record, 'published_at', integer(now))
   redis.call('EXPIRE', record, SETTLE_SECONDS)

@@ -54,8 +54,15 @@ if all then
     end
   end
 end
+local COUNTERS = { pending = true, waiting = true, running = true, slots = true }
 for namespace, counts in pairs(truth) do
   local written = prefix .. ':count:' .. namespace
+  local row = redis.call('HGETALL', written)
+  for i = 1, #row, 2 do
+    if not COUNTERS[row[i]] or not string.find(row[i + 1], '^%d+$') or #row[i + 1] > 15 then
+      take_out(written, row[i], row[i + 1]) -- the counter is made again below, or by the repair that the sweep begins
+    end
+  end
   for what, is in pairs(counts) do
     local was = number(redis.call('HGET', written, what))
     if was ~= is then

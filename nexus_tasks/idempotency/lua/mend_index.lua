@@ -3,10 +3,16 @@
 -- 5 the value of this field in every claim that belongs to the index.
 -- Returns {how many keys the script has looked at, how many it has removed}.
 
+-- A member that is no claim may be a key of another type.
+local function value(key)
+  if string.sub(key, 1, #prefix + 5) ~= prefix .. ':job:' then return nil end
+  return field(key, ARGV[4])
+end
+
 local taken_out = 0
 local keys = redis.call('ZRANGE', KEYS[1], ARGV[2], ARGV[2] + ARGV[3] - 1)
 for _, key in ipairs(keys) do
-  if field(key, ARGV[4]) ~= ARGV[5] then
+  if value(key) ~= ARGV[5] then
     redis.call('ZREM', KEYS[1], key)
     taken_out = taken_out + 1
   end

@@ -5,18 +5,31 @@
 --       3 the key of the sweep's lock
 --       4 the longest life of that lock (ms)
 --       5 how many entries of each index to correct at the most
+--       6 and on: the keys of the sweep's other locks
 -- A failover can set the clock back, because the replica's clock may be behind. Times that were written before the
 -- failover then lie in the future, and claims would wait too long. So each sweep writes down the time, and the next
 -- sweep compares the clock with it. When the clock has gone back, the script corrects three sorts of times. A lease
 -- ends at most one lease from now. A message counts as published now at the latest. A waiting claim is due earlier, by
 -- as much as the clock went back. Claims that began to wait after the failover are then due too early, which does no
 -- harm.
--- Returns {now (ms), by how many ms the clock went back; 0 when it did not}.
+-- A lock without an end is the work of another program. Nothing would sweep again, so it gets an end.
+-- Returns {now (ms), by how many ms the clock went back (0 when it did not), the locks that got an end}.
+
+local LOCKED_AT_MOST = 120000 -- ms; no lock of these lasts longer than 60 s
+local ended = {}
+for _, lock in ipairs({ ARGV[3], unpack(ARGV, 6) }) do
+  local left = redis.call('PTTL', lock)
+  if left == -1 or left > LOCKED_AT_MOST then
+    redis.call('PEXPIRE', lock, ARGV[4])
+    table.insert(ended, lock)
+  end
+end
 
 local noted, most = number(redis.call('GET', prefix .. ':clock')), number(ARGV[5])
 local back = noted - now
 if math.abs(back) > 1000 then redis.call('SET', prefix .. ':clock', integer(now)) end
-if back <= 1000 then return { integer(now), 0 } end
+-- A time more than a day ahead was not this server's.
+if back <= 1000 or back > 86400000 then return { integer(now), 0, ended } end
 
 local function later(index, than)
   return redis.call('ZRANGE', index, '(' .. integer(than), '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
@@ -46,4 +59,4 @@ for i = 1, #due, 2 do
   redis.call('HSET', due[i], 'due_at', at)
 end
 if redis.call('PTTL', ARGV[3]) > number(ARGV[4]) then redis.call('PEXPIRE', ARGV[3], ARGV[4]) end
-return { integer(now), integer(back) }
+return { integer(now), integer(back), ended }

@@ -29,7 +29,7 @@ for _, key in ipairs(holder == '' and upto(prefix .. ':leases', 'running', now, 
   local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
   if used < attempts then -- otherwise an earlier sweep could not write the dead letter, and that is no crash
     used = used + 1
-    redis.call('HINCRBY', key, 'crashes', 1)
+    add_to(key, 'crashes', 1)
     total('crashes', field(key, 'kind'), 1)
   end
   namespaces[field(key, 'namespace')] = true

@@ -15,7 +15,7 @@ local newest = lost_before(ARGV[2], ARGV[3] == '1', age)
 local wakeups = {}
 for _, key in ipairs(upto(published, 'pending', newest, ARGV[4])) do
   if age >= grace or number(field(key, 'republished')) == 0 then
-    local times, namespace = redis.call('HINCRBY', key, 'republished', 1), field(key, 'namespace')
+    local times, namespace = add_to(key, 'republished', 1), field(key, 'namespace')
     table.insert(wakeups, to_pending(key))
     total('resent', field(key, 'kind'), 1)
     -- The longer grace is added to the claim's score. So this claim does not come before newly lost claims.

@@ -12,7 +12,7 @@ for _, id in ipairs(redis.call('ZRANGE', index, '-inf', integer(newest), 'BYSCOR
   if redis.call('EXISTS', record) == 0 then
     redis.call('ZREM', index, id) -- no worker completed it within 7 days
   elseif age >= grace or number(redis.call('HGET', record, 'republished')) == 0 then
-    local times = redis.call('HINCRBY', record, 'republished', 1)
+    local times = add_to(record, 'republished', 1)
     redis.call('HDEL', record, 'taken')
     redis.call('HSET', record, 'published_at', integer(now))
     redis.call('ZADD', index, integer(now + math.min(grace * 2 ^ times, number(ARGV[7])) - grace), id)

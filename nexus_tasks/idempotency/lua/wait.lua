@@ -20,14 +20,14 @@ for i, key in ipairs(KEYS) do
     namespaces[field(key, 'namespace')] = true
     flags_from_run(key)
     if ARGV[6] == '1' then
-      redis.call('HINCRBY', key, 'retries', 1)
+      add_to(key, 'retries', 1)
       total('retries', field(key, 'kind'), 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
       redis.call('HDEL', key, 'failing_since') -- the run did not fail, so the time of failing starts anew
     end
     if ARGV[8] == '' then redis.call('HDEL', key, 'error') else redis.call('HSET', key, 'error', ARGV[8]) end
-    if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
+    if ARGV[7] == '1' then add_to(key, 'errors', 1) end
     if ARGV[3] == 'version' then
       to_version(key, ARGV[5])
     else

@@ -33,6 +33,7 @@ from nexus_tasks.errors import (
     StorageUnavailable,
     Transient,
     UnsupportedOption,
+    with_quotation,
 )
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup, log_fields
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
@@ -401,7 +402,7 @@ def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: D
 
 def summary(error: BaseException) -> str:
     """Type and text of an error, for people: readable, on one line, and at most 500 characters."""
-    return " ".join(clean_text(f"{type(error).__name__}: {error}").split())[:LONGEST_SUMMARY]
+    return " ".join(clean_text(f"{type(error).__name__}: {with_quotation(error)}").split())[:LONGEST_SUMMARY]
 
 
 def _give_up(

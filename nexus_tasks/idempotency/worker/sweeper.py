@@ -23,7 +23,7 @@ from nexus_tasks.errors import DamagedKey, NexusError, QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.key_types import check_alone
-from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots, repair
+from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots, log_mended, repair
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.orphans import AT_ONCE, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
@@ -113,6 +113,11 @@ class Sweeper:
             log.warning("A step of the sweep failed, the others go on: %s", error)
             self._mend_soon()
 
+    def _mended(self) -> None:
+        """Log the counters that scripts have set right, and correct them by a repair."""
+        if log_mended(self.claims):
+            self._mend_soon()
+
     def _mend_soon(self) -> None:
         # In a thread of its own, because a repair reads every key and must not hold up the sweep. The lock is left to
         # expire, so that at most one repair a minute begins.
@@ -151,6 +156,8 @@ class Sweeper:
         if now - self._checked_at >= CHECK_EVERY:
             self._checked_at = now
             yield partial(check_slots, self.claims)
+            yield self._mended
+            yield partial(self.claims.note_pauses, list(self.engine.kinds()))
             yield partial(check_alone, self.claims)
         if now - self._probed_at >= PROBE_EVERY:
             yield self._probe_paused

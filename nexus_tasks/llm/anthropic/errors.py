@@ -1,7 +1,9 @@
 """Turn the SDK's errors into job errors. A job error's type decides what happens to the job.
 
 The section "What an error means" of ``docs/jobs.md`` lists the types. This module maps Claude's HTTP status and error
-codes to these types. The texts of the job errors contain no secret and no prompt.
+codes to these types. The texts of the job errors contain no secret, and
+nothing of what the server says except its status, error type and request id: its words may quote a prompt. They are in
+``quoted``.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Throttled, TooLarge, Transient
-from nexus_tasks.llm.server_errors import redact, retry_after
+from nexus_tasks.llm.server_errors import as_type, redact, retry_after
 
 if TYPE_CHECKING:
     import anthropic
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 # Matches Claude's text for a prompt that is longer than the model's context. The status is 400 in this case. The status
 # 413 means that the request has too many bytes.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
+_MODEL = re.compile(r"model: [A-Za-z0-9._:/@-]{1,100}")  # the whole text of the status 404
 # When a spend limit is reached, Claude answers 429 with one of these codes. A short wait does not help in this case.
 _SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 # When Claude answers 400 with one of these codes, the fault is in the account, not in the request.
@@ -43,11 +46,16 @@ def job_error(error: anthropic.AnthropicError) -> JobError:
 
 
 def _status_error(error: anthropic.APIStatusError) -> JobError:
+    reason = str(error.api_message or "")
+    return _without_words(error, reason).quoting(redact(reason))
+
+
+def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
     status, code = error.status_code, error.error_code
-    reason = str(error.api_message or error.type or "without a reason")
-    said = f"{status} {redact(reason)}"
+    named = _MODEL.fullmatch(reason)
+    said = f"{status} {named[0] if named else as_type(error.type)}".strip()
     if error.request_id:
-        said += f" (request {redact(error.request_id)})"
+        said += f" (request {as_type(error.request_id)})"
     if status == 402 or code in _SPENT or error.type == "billing_error":
         return OverBudget(
             f"The Claude account has no credit or reached its limit: {said}.",

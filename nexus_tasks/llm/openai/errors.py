@@ -1,7 +1,9 @@
 """Turn the errors of OpenAI's SDK into job errors. A job error's type decides what happens to the job.
 
 Servers differ in their texts and codes. This module knows those of OpenAI, Azure, vLLM, Ollama, llama.cpp and LM
-Studio. The texts of the job errors contain no secret and no prompt.
+Studio. The texts of the job errors contain no secret, and
+nothing of what the server says except its status, error type and request id: its words may quote a prompt. They are in
+``quoted``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from nexus_tasks.errors import (
     TooLarge,
     Transient,
 )
-from nexus_tasks.llm.server_errors import redact, retry_after
+from nexus_tasks.llm.server_errors import as_type, redact, retry_after
 
 if TYPE_CHECKING:
     import openai
@@ -48,8 +50,15 @@ def job_error(error: openai.OpenAIError) -> JobError:
 
 
 def _status_error(error: openai.APIStatusError) -> JobError:
-    status, code, reason = error.status_code, str(error.code or ""), _reason(error)
-    said = f"{status} {redact(reason)}"
+    reason = _reason(error)
+    return _without_words(error, reason).quoting(redact(reason))
+
+
+def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
+    status, code = error.status_code, str(error.code or "")
+    said = f"{status} {as_type(error.type or error.code)}".strip()
+    if error.request_id:
+        said += f" (request {as_type(error.request_id)})"
     if status == 402 or code in _SPENT or error.type in _SPENT:
         return OverBudget(
             f"The account at the model server has no credit or reached its limit: {said}.",
@@ -79,8 +88,8 @@ def _reason(error: openai.APIStatusError) -> str:
     body = error.body
     if isinstance(body, dict):
         told = body.get("message") or body.get("detail") or body.get("error")
-        return told if isinstance(told, str) else "without a reason"
-    return body if isinstance(body, str) else "without a reason"
+        return told if isinstance(told, str) else ""
+    return body if isinstance(body, str) else ""
 
 
 def _connection_error(error: openai.APIConnectionError) -> JobError:
