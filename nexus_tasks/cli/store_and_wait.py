@@ -85,6 +85,10 @@ def _store(
         stored = nexus.ingest(one.namespace, one.session_key, one.messages, end=end, observe=observe, replace=replace)
         total = _sum(total, stored)
     meter.at(len(conversations), len(conversations))
+    from nexus_tasks.storage import statistics
+
+    if total.stored >= statistics.MANY and nexus.cells is None:  # in cells, upkeep comes within a minute
+        statistics.analyze(nexus.deployment.database, ("memories", "sessions", "derivations", *statistics.BY_TRIGGERS))
     return total
 
 

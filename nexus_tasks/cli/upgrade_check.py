@@ -22,8 +22,8 @@ def report(plan: UpgradePlan, *, json: bool) -> None:
         return
     missing = words.count(len(plan.steps), "migration")
     print(f"{missing} from {plan.found or 'empty'} to {plan.needed}, {plan.memories:,} memories.\n")
-    rows = [(step.revision, step.says, _lock(step), _seconds(step)) for step in plan.steps]
-    table(("migration", "what it does", "locks", "about"), rows, elastic="what it does", empty="")
+    rows = [(step.revision, step.says, _lock(step), ", ".join(step.rewrites), _seconds(step)) for step in plan.steps]
+    table(("migration", "what it does", "locks", "rewrites", "about"), rows, elastic="what it does", empty="")
     print(f"\nAll together about {plan.seconds:,.0f} s. " + ("" if plan.old_workers else _STOP) + _GOES_ON)
 
 

@@ -15,8 +15,9 @@ from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import replacing
-from nexus_tasks.storage import audit, namespaces
+from nexus_tasks.storage import audit, namespaces, statistics
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
 
@@ -107,6 +108,9 @@ def import_(
         raise InvalidInput(f"{name} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
         raise InvalidInput(f"{name} is not text in UTF-8.") from None
+    if sum(rows.values()) >= statistics.MANY:
+        written = [table for table in rows if table in Base.metadata.tables]
+        statistics.analyze(deployment.database, [*written, *statistics.BY_TRIGGERS])
     return TransferReceipt(namespace=namespace, file=name, rows=rows)
 
 

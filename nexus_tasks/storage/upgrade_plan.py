@@ -3,6 +3,7 @@
 A migration that locks a table for longer than a moment says so itself, in its constants:
 
     LOCKS = {"memories": "readers and writers"}      # table → whose statements wait while it is locked
+    REWRITES = ("memories",)                         # the tables of which every row is written anew
     SECONDS_PER_MILLION_MEMORIES = 238               # measured; how long the locks last
     OLD_WORKERS = False                              # whether workers of the release before may run afterwards
 
@@ -29,7 +30,8 @@ _SHORT_SECONDS = 16.0
 class MigrationStep(Document):
     """One missing migration.
 
-    ``locks`` names the tables that it locks for longer than a moment, and whose statements wait meanwhile. ``seconds``
+    ``locks`` names the tables that it locks for longer than a moment, and whose statements wait meanwhile. ``rewrites``
+    names the tables of which every row is written anew: as much disk space must be free again. ``seconds``
     is an estimate for the present number of rows. ``old_workers``: whether workers of the release before may run
     while it runs, and afterwards.
     """
@@ -37,6 +39,7 @@ class MigrationStep(Document):
     revision: str
     says: str
     locks: dict[str, str]
+    rewrites: tuple[str, ...]
     seconds: float
     old_workers: bool
 
@@ -83,6 +86,7 @@ def _step(script: Script, memories: int) -> MigrationStep:
         revision=script.revision,
         says=" ".join((module.__doc__ or "").split("\n\n")[0].split()),
         locks=dict(getattr(module, "LOCKS", {})),
+        rewrites=tuple(getattr(module, "REWRITES", ())),
         seconds=round(seconds, 1),
         old_workers=getattr(module, "OLD_WORKERS", True) and seconds <= _SHORT_SECONDS,
     )

@@ -195,6 +195,7 @@ def test_a_plan_names_each_missing_migration_its_locks_and_its_time(empty: str) 
     assert (found.found, found.memories) == ("0016", 2_000_000)
     by = {step.revision: step for step in found.steps}
     assert by["0023"].locks == {"memories": "readers and writers", "postings": "searches"}
+    assert by["0023"].rewrites == ("memories", "postings")
     assert by["0023"].seconds > 60
     assert not by["0023"].old_workers
     assert by["0024"].locks == {}
@@ -208,6 +209,63 @@ def test_a_plan_of_an_empty_and_of_a_new_database(empty: str) -> None:
     assert plan(empty).seconds == 0
     schema.upgrade(empty)
     assert plan(empty).steps == ()
+
+
+# Rows of each table that grows with messages, in the schema of the first release.
+MANY = 300
+ROWS = (
+    "INSERT INTO namespaces (name) VALUES ('acme')",
+    "INSERT INTO sessions (namespace_id, session_key, last_seq) SELECT 1, n, 1 FROM generate_series(1, {0}) AS n",
+    "INSERT INTO perspectives (namespace_id, observer, subject) SELECT 1, 'a', n FROM generate_series(1, {0}) AS n",
+    "INSERT INTO memories (namespace_id, session_id, level, content, tokens, author, role, seq, occurred_at,"
+    " created_at, message_key) SELECT 1, n, 'raw', 'Tea number ' || n, 3, 'ann', 'user', 1, now(), now(), n"
+    " FROM generate_series(1, {0}) AS n",
+    "INSERT INTO derivations (namespace_id, memory_id, session_id, observer)"
+    " SELECT 1, id, session_id, 'assistant' FROM memories",
+)
+STRONG = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")  # others wait for these
+_TABLES = text(
+    "SELECT relname, relfilenode FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+)
+_LOCKED = text(
+    "SELECT DISTINCT relname FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
+    " WHERE pid = pg_backend_pid() AND relkind = 'r' AND mode = ANY(:modes)"
+)
+
+
+def test_each_migration_rewrites_and_locks_only_what_its_plan_says(empty: str) -> None:
+    """A lock that lasts for more than a moment is one of a migration that rewrites a table. Its plan names both."""
+    schema.upgrade(empty, "0016")
+    engine = create_engine(empty)
+    with engine.begin() as connection:
+        for statement in ROWS:
+            connection.exec_driver_sql(statement.format(MANY))
+    slow = set()
+    for step in plan(empty).steps:
+        settings = schema.config(empty)
+        with engine.begin() as connection:
+            settings.attributes["connection"] = connection
+            large = {
+                name: file
+                for name, file in connection.execute(_TABLES).all()
+                if connection.scalar(text(f"SELECT count(*) FROM {name}")) >= MANY
+            }
+            first = connection.scalar(text("SELECT pg_current_xact_id()::text::bigint"))
+            command.upgrade(settings, step.revision)
+            files = dict(connection.execute(_TABLES).tuples().all())
+            written = "SELECT count(*) >= 0.5 * :many FROM {} WHERE xmin::text::bigint >= :first"
+            rewritten = {
+                name
+                for name, file in large.items()
+                if files[name] != file or connection.scalar(text(written.format(name)), {"many": MANY, "first": first})
+            }
+            locked = set(connection.scalars(_LOCKED, {"modes": list(STRONG)})) & large.keys()
+        assert rewritten == set(step.rewrites), step
+        if rewritten:  # otherwise each lock is one of a moment, whatever the number of rows
+            assert locked == step.locks.keys(), step
+            slow.add(step.revision)
+    engine.dispose()
+    assert slow == {"0017", "0019", "0023"}
 
 
 def test_every_migration_says_in_a_sentence_what_it_does() -> None:

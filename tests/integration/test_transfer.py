@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.storage import statistics
 from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.storage.transfer.tables import LEFT_BEHIND, TABLES
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, say, work
-from tests.sandbox import Sandbox, engine
+from tests.sandbox import Sandbox, engine, eventually
 
 TALK = (
     "I moved to Lisbon in March.",
@@ -42,6 +44,44 @@ def exported(here: Sandbox, tmp_path: Path) -> Path:  # noqa: ARG001 - the deplo
     path = tmp_path / "memory.jsonl"
     Nexus().export(NAMESPACE, path)
     return path
+
+
+def counted(here: Sandbox) -> dict[str, int]:
+    """The rows of two tables, as Postgres' statistics have them; -1 when there are none."""
+    query = "SELECT relname, reltuples::int FROM pg_class WHERE relname IN ('memories', 'sessions')"
+    return dict(here.sql(query))
+
+
+@pytest.fixture
+def without_autovacuum(here: Sandbox) -> Iterator[Sandbox]:
+    """A deployment whose tables were never analyzed, and whose statistics nobody renews."""
+    here.sql("TRUNCATE memories, sessions CASCADE")
+    for table in ("memories", "sessions"):
+        here.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    yield here
+    for table in ("memories", "sessions"):
+        here.sql(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+
+
+def test_many_rows_renew_the_statistics(
+    without_autovacuum: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, client, path = without_autovacuum, Nexus(), tmp_path / "export.jsonl"
+    client.ingest(NAMESPACE, "chat", [{"content": f"Message {n}."} for n in range(120)])
+    client.export(NAMESPACE, path)
+    client.import_("few", path)
+    assert counted(here) == {"memories": -1, "sessions": -1}
+    monkeypatch.setattr(statistics, "MANY", 100)
+    client.import_("many", path)
+    assert counted(here) == {"memories": 360, "sessions": 3}
+    file = tmp_path / "talk.jsonl"
+    file.write_text("".join(json.dumps({"content": f"Line {n}."}) + "\n" for n in range(120)))
+    assert nexus("ingest", str(file), "--namespace", "lines").returncode == 0
+    assert counted(here) == {"memories": 480, "sessions": 4}
+    client.ingest(NAMESPACE, "chat", [{"content": f"Later message {n}."} for n in range(200)])
+    found = eventually(lambda: upkeep.run(here.deployment.database).analyzed, within=30)  # Postgres counts with delay
+    assert "memories" in found
+    assert counted(here)["memories"] == 680
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from nexus_tasks.storage import statistics
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition
@@ -30,7 +31,7 @@ class Upkeep:
     ``reworded`` is the number of memories that were looked at after a change of their namespace's language.
     ``folded`` is the number of totals whose rows were merged into one row. ``counted`` is the number of namespaces
     whose common words were counted. ``indexed`` and ``dropped`` are the names of the vector indexes that were built and
-    dropped.
+    dropped. ``analyzed`` are the tables whose statistics were renewed.
     """
 
     reworded: int = 0
@@ -38,6 +39,7 @@ class Upkeep:
     counted: int = 0
     indexed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    analyzed: tuple[str, ...] = ()
 
 
 def run(database: Database) -> Upkeep:
@@ -55,8 +57,14 @@ def run(database: Database) -> Upkeep:
             for namespace_id, memories in grown:
                 _count_words(database, namespace_id, memories)
             made, dropped = _index_vectors(connection)
+            analyzed = statistics.analyze_grown(connection)
             return Upkeep(
-                reworded=reworded, folded=folded, counted=len(grown), indexed=tuple(made), dropped=tuple(dropped)
+                reworded=reworded,
+                folded=folded,
+                counted=len(grown),
+                indexed=tuple(made),
+                dropped=tuple(dropped),
+                analyzed=tuple(analyzed),
             )
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})

@@ -14,6 +14,7 @@ depends_on = None
 
 # See upgrade_plan.py.
 LOCKS = {"memories": "writers", "postings": "searches"}
+REWRITES = ("postings",)
 SECONDS_PER_MILLION_MEMORIES = 17
 
 _WORDS = """

@@ -15,6 +15,7 @@ branch_labels = None
 depends_on = None
 
 LOCKS = {"memories": "readers and writers"}  # see upgrade_plan.py
+REWRITES = ("memories",)
 SECONDS_PER_MILLION_MEMORIES = 22
 
 _ROLES = "CASE {0}.role WHEN 'user' THEN {1} WHEN 'assistant' THEN 3 WHEN 'tool' THEN 2 ELSE 1 END"

@@ -21,6 +21,7 @@ depends_on = None
 
 # See upgrade_plan.py. A worker of the release before would search with other words than the index has.
 LOCKS = {"memories": "readers and writers", "postings": "searches"}
+REWRITES = ("memories", "postings")
 SECONDS_PER_MILLION_MEMORIES = 238
 OLD_WORKERS = False
 
