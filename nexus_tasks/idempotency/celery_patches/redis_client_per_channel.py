@@ -22,7 +22,6 @@ from nexus_tasks.idempotency.redis_client import WaryPool
 class Channel(redis.Channel):  # type: ignore[misc]
     """A channel of kombu that keeps one Redis client. Threads may share this client."""
 
-    keyprefix_fanout: str = redis.Channel.keyprefix_fanout
     _kept: Any = None
     keyprefix_fanout: str
 
