@@ -252,7 +252,7 @@ def test_each_migration_rewrites_and_locks_only_what_its_plan_says(empty: str) -
             }
             first = connection.scalar(text("SELECT pg_current_xact_id()::text::bigint"))
             command.upgrade(settings, step.revision)
-            files = dict(connection.execute(_TABLES).tuples().all())
+            files = dict(map(tuple, connection.execute(_TABLES)))
             written = "SELECT count(*) >= 0.5 * :many FROM {} WHERE xmin::text::bigint >= :first"
             rewritten = {
                 name

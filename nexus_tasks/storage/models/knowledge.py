@@ -126,6 +126,7 @@ class Memory(Base):
 
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
+        nullable=True,
         # A trigger makes it by ``search_terms``, in the language of the namespace. The author is not in it: a name is
         # said in thousands of messages (see ``cognition/retrieval/fusion.py``).
         server_default=FetchedValue(),
