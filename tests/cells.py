@@ -13,7 +13,8 @@ from pathlib import Path
 
 from nexus_tasks import Cells, Nexus
 from nexus_tasks.services.cells.moving import Step, move
-from nexus_tasks.storage.transfer.copying import TABLES, columns
+from nexus_tasks.storage.models.base import written_columns
+from nexus_tasks.storage.transfer.copying import TABLES
 from tests.sandbox import Sandbox
 
 # What :meth:`Cells.prepare` changes in a database, beside rows.
@@ -75,7 +76,7 @@ def rows(here: Sandbox, namespace: str) -> dict[str, list[str]]:
     """Every row of a namespace, as text, without the namespace's own id: table → rows."""
     found = {}
     for table in TABLES:
-        names = ", ".join(columns(table))
+        names = ", ".join(written_columns(table))
         found[table.name] = [
             str(row)
             for (row,) in here.sql(
