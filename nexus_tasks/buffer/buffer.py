@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, cast
 
@@ -175,11 +175,14 @@ class SessionBuffer:
         """
         return self.recover().segments
 
-    def recover(self) -> Recovery:
+    def recover(self, agents: Collection[str] | None = None) -> Recovery:
         """Flush every session, also the sessions of processes that died, and report the parts that cannot be read.
 
         A torn (unfinished) last line is cut off. A corrupt line is skipped. Torn and corrupt lines are copied to the
         folder ``quarantine`` with their positions. Every call returns a segment again until it is acknowledged.
+
+        Args:
+            agents: read only the sessions of these agents. Default: those of all.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -187,6 +190,8 @@ class SessionBuffer:
         found = Recovery([], [])
         with self._os_errors_explained():
             for session_files in self._sessions.own():
+                if agents is not None and session_files.agent not in agents:
+                    continue
                 with suppress(SessionCleared):
                     segments, damages = session_files.flush()
                     found.segments.extend(segments)

@@ -110,8 +110,11 @@ def store_pending(deployment: Deployment) -> None:
         return
     try:
         if deployment.buffer.pending():
-            with tenancy.unlimited():  # the buffer also has messages of other namespaces than the caller's
-                store_buffer(deployment)
+            # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails
+            # when they cannot be stored. Workers store those.
+            allowed = tenancy.limit()
+            with tenancy.unlimited():  # a namespace may be new
+                store_buffer(deployment, allowed=allowed)
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()
@@ -147,11 +150,10 @@ def store_buffer(
         if not mine:
             report.busy = True
             return report
-        recovery = buffer.recover()
-        report.damages += [damage for damage in recovery.damages if allowed is None or damage.agent in allowed]
-        mine_only = [segment for segment in recovery.segments if allowed is None or segment.agent in allowed]
+        recovery = buffer.recover(allowed)
+        report.damages += recovery.damages
         whose = attrgetter("agent", "session", "start_id")
-        by_session = [list(found) for _, found in groupby(mine_only, whose)]
+        by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
@@ -293,7 +295,7 @@ def _store_entries(
     Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the entries that must wait: events
     whose messages are not in the agent's transcript yet, and entries of an unknown type.
     """
-    from nexus_tasks.services.ingestion import SessionWriter
+    from nexus_tasks.services.ingestion import SessionWriter, without_secrets
 
     unknown = {entry.entry_seq for entry in entries if not _is_known(entry)}
     entries = [entry for entry in entries if entry.entry_seq not in unknown]
@@ -305,6 +307,8 @@ def _store_entries(
     turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
     # A message after the end opens the session again, so the end counts only when no message follows.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
+    clean = [without_secrets(call.messages) for call in calls]
+    of_turn = without_secrets(turn.messages)
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
         before = writer.session()
@@ -315,9 +319,10 @@ def _store_entries(
             if of_hook and deployment.settings.hook_observe and (before is None or before.observe is None)
             else None
         )
-        for call in [*calls, buffer_entries.told(turn.messages, observe=observe)]:
+        told = buffer_entries.told(turn.messages, observe=observe)
+        for call, without in zip([*calls, told], [*clean, of_turn], strict=True):
             if call.messages:
-                _store_call(writer, call)
+                _store_call(writer, call, without)
         session = writer.session()
         lacking, waiting = hook_events.settle(tx, session.id if session else None, turn, patience)
         if lacking:
@@ -339,9 +344,9 @@ def _is_known(entry: Entry) -> bool:
     return entry.context_type in buffer_entries.KNOWN or entry.context_type in events.AGENTS
 
 
-def _store_call(writer: SessionWriter, call: Call) -> None:
+def _store_call(writer: SessionWriter, call: Call, clean: Sequence[Message] | None = None) -> None:
     now = datetime.fromtimestamp(call.time, UTC)
-    writer.store(call.messages, call.observers, observe=call.observe, now=now, changed="keep")
+    writer.store(call.messages, call.observers, observe=call.observe, now=now, changed="keep", clean=clean)
 
 
 def _transcripts(deployment: Deployment) -> str:

@@ -72,6 +72,12 @@ def scrubbed(message: Message, names: Callable[[str], str] = scrub) -> Message:
     return replace(clean, content=content[:room])
 
 
+def without_secrets(messages: Sequence[Message]) -> list[Message]:
+    """The messages after :func:`scrubbed`."""
+    names = cache(scrub)
+    return [scrubbed(message, names) for message in messages]
+
+
 def check_names(session_key: str, messages: Sequence[Message], observers: Sequence[str]) -> None:
     """Check that no name of a call has a secret. Names cannot be scrubbed: two of them might become one.
 
@@ -155,6 +161,7 @@ class SessionWriter:
         observe: bool | None = None,
         now: datetime | None = None,
         changed: Literal["refuse", "replace", "keep"] = "refuse",
+        clean: Sequence[Message] | None = None,
     ) -> StoredMessages:
         """Store messages, and the rows in Postgres that ask for the messages' jobs.
 
@@ -168,6 +175,8 @@ class SessionWriter:
             changed: what to do about a message whose id the session has with another text, author, role or data.
                 ``replace`` erases the stored message, and what was derived from it alone. ``keep`` counts the new one
                 as a repeat.
+            clean: what :func:`without_secrets` makes of the messages, made before the transaction began. It takes
+                seconds for long texts, and Postgres ends a transaction that is idle for 8 s.
 
         Raises:
             InvalidInput: there are too many observers for so many messages, a name has a secret, or ``changed`` is
@@ -177,8 +186,7 @@ class SessionWriter:
         check_derivations(messages, wanted)
         if self.namespace.scrub:
             check_names(self.session_key, messages, observers or ())
-            names = cache(scrub)
-            messages = [scrubbed(message, names) for message in messages]
+            messages = without_secrets(messages) if clean is None else clean
         decide = {"refuse": self._refuse, "replace": self._replace, "keep": self._keep}[changed]
         if changed != "keep":
             messages = self._each_id_once(messages, last=changed == "replace")

@@ -8,7 +8,7 @@ An outage may end by itself. After a wrong setting, such as a wrong password, no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,7 +16,7 @@ from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, Transient, faults
 from nexus_tasks.services import buffer_flush
-from nexus_tasks.services.ingestion import SessionWriter, check_derivations
+from nexus_tasks.services.ingestion import SessionWriter, check_derivations, without_secrets
 from nexus_tasks.storage import namespaces
 from nexus_tasks.types import Message, Receipt, check_message, check_name, check_namespace
 
@@ -38,9 +38,11 @@ def ingest(
     session_key, said, wanted = _checked(namespace, session_key, messages, observers)
     try:
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
+        clean = without_secrets(said)
         with deployment.database.transaction() as tx:
             writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
-            stored = writer.store(said, wanted, observe=observe, changed="replace" if replace else "refuse")
+            changed: Literal["replace", "refuse"] = "replace" if replace else "refuse"
+            stored = writer.store(said, wanted, observe=observe, changed=changed, clean=clean)
             if end:
                 writer.end(stored.session)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer

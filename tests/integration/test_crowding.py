@@ -136,6 +136,35 @@ def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sand
         assert httpx2.get(f"{url}/v1/status", headers=bearer(acme), timeout=60).status_code == 200
 
 
+def test_a_call_without_an_answer_keeps_its_turn_until_its_thread_is_free(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a tenant whose calls last longer than 60 s could take every thread of the server."""
+    held, running, status = threading.Event(), threading.Semaphore(0), Nexus.status
+
+    def slow(self: Nexus, namespace: str | None = None, **options: Any) -> object:
+        if namespace == "acme":
+            running.release()
+            assert held.wait(60)
+        return status(self, namespace, **options)
+
+    monkeypatch.setattr(Nexus, "status", slow)
+    monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 1)
+    with serving("api", here) as (port, [acme, other]), ThreadPoolExecutor(20) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        calls = [pool.submit(STATUS["api"], url, acme) for _ in range(turns.AT_ONCE)]
+        try:
+            assert {one.result(60).status_code for one in calls} == {504}
+            assert all(running.acquire(timeout=60) for _ in calls)
+            later = pool.submit(STATUS["api"], url, acme)
+            assert not running.acquire(timeout=2)
+            monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 60)
+            assert STATUS["api"](url, other).status_code == 200
+        finally:
+            held.set()
+        assert later.result(60).status_code == 200
+
+
 def refuse(connection: socket.socket, asked: bytes) -> None:
     connection.sendall(asked)
     said = b""

@@ -19,6 +19,7 @@ from nexus_tasks.integrations.http import bodies
 from nexus_tasks.integrations.http.caller import Needs
 from nexus_tasks.integrations.http.repeats import Handler, Repeat, once
 from nexus_tasks.integrations.http.slots import LONG_CALL
+from nexus_tasks.integrations.serving import turns
 from nexus_tasks.types import Document
 
 PREFIX = "/v1"
@@ -75,14 +76,19 @@ def _answering(endpoint: Callable[..., Awaitable[Any]], status: int, *, long: bo
     @functools.wraps(endpoint)
     async def answer(*args: Any, **given: Any) -> Response:
         seconds = limits.HTTP_LONG_SECONDS if long else limits.HTTP_ANSWER_SECONDS
+        work = asyncio.ensure_future(endpoint(*args, **given))
         try:
-            async with asyncio.timeout(seconds):
-                made = await endpoint(*args, **given)
-        except TimeoutError as error:
+            done, _ = await asyncio.wait({work}, timeout=seconds)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if not done:
+            turns.keep_until(work)
             raise WaitTimeout(
                 f"There was no answer within {seconds} s. The work goes on.",
                 remedy="Look at the state before you ask again, or ask for less.",
-            ) from error
+            )
+        made = work.result()
         return made if isinstance(made, Response) else Response(as_json(made), status, None, "application/json")
 
     return answer

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from anyio import to_thread
@@ -20,6 +22,17 @@ AT_ONCE = 8  # requests of a namespace that run at a time; the next ones wait
 THREADS = 5 * AT_ONCE  # of a server
 
 
+# Work of a request that goes on behind its answer. Each request has a list of its own.
+_unfinished: ContextVar[list[asyncio.Future[Any]] | None] = ContextVar("nexus_unfinished", default=None)
+
+
+def keep_until(work: asyncio.Future[Any]) -> None:
+    """Let the request keep its turn until ``work`` has ended, because ``work`` still holds a thread."""
+    unfinished = _unfinished.get()
+    if unfinished is not None:
+        unfinished.append(work)
+
+
 class Turns:
     """ASGI middleware that runs at most 8 requests of a namespace at a time.
 
@@ -27,7 +40,7 @@ class Turns:
     that one tenant does not hold all connections either. Requests with the operator's token are not counted.
 
     A stream of events is open for minutes and holds no thread while it waits. It gives its turn back when it begins,
-    and is no longer counted here.
+    and is no longer counted here. A request whose answer took too long keeps its turn until its thread is free.
 
     At its start a server gets 40 threads for its requests, however few processors the machine has.
     """
@@ -35,6 +48,7 @@ class Turns:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self._open: Counter[str] = Counter()
+        self._ending = set[asyncio.Future[None]]()  # asyncio itself keeps no reference
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,18 +71,33 @@ class Turns:
         async with AsyncExitStack() as turn:
             turn.callback(self._close, namespace)
             await turn.enter_async_context(turns)
+            unfinished = list[asyncio.Future[Any]]()
+            entered = _unfinished.set(unfinished)
 
             async def sending(message: Message) -> None:
                 if _begins_events(message):
                     await turn.aclose()
                 await send(message)
 
-            await self.app(scope, receive, sending)
+            try:
+                await self.app(scope, receive, sending)
+            finally:
+                _unfinished.reset(entered)
+                if unfinished:
+                    kept = turn.pop_all()
+                    ending = asyncio.ensure_future(_end(unfinished, kept))
+                    self._ending.add(ending)
+                    ending.add_done_callback(self._ending.discard)
 
     def _close(self, namespace: str) -> None:
         self._open[namespace] -= 1
         if not self._open[namespace]:
             del self._open[namespace]
+
+
+async def _end(unfinished: list[asyncio.Future[Any]], turn: AsyncExitStack) -> None:
+    async with turn:
+        await asyncio.wait(unfinished)
 
 
 def _begins_events(message: Message) -> bool:
