@@ -54,8 +54,9 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
     status, code = error.status_code, error.error_code
     named = _MODEL.fullmatch(reason)
     said = f"{status} {named[0] if named else as_type(error.type)}".strip()
-    if error.request_id:
-        said += f" (request {as_type(error.request_id)})"
+    told = error.body.get("request_id") if isinstance(error.body, dict) else None  # a gateway may drop the header
+    if request := as_type(error.request_id or told):
+        said += f" (request {request})"
     if status == 402 or code in _SPENT or error.type == "billing_error":
         return OverBudget(
             f"The Claude account has no credit or reached its limit: {said}.",
