@@ -26,7 +26,9 @@ local function is_sound(key)
   local start = prefix .. ':job:' .. f[3] .. ':'
   if string.sub(key, 1, #start) ~= start or #key ~= #start + 64 then return false end
   if not is_object(f[6]) or not is_object(f[7]) then return false end
-  if f[9] and not is_object(f[9]) then return false end
+  for i = 9, 10 do
+    if f[i] and f[i] ~= '' and not is_object(f[i]) then return false end
+  end
   for i, value in ipairs(redis.call('HMGET', key, unpack(NUMBERS))) do
     if value and not (string.find(value, '^%d+$') and number(value) <= now + FARTHEST) then return false end
   end
