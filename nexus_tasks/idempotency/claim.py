@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 
 
+_MOST = 1_000_000  # of a count, which another program may have written and Postgres must store
+
+
 class Claimed(StrEnum):
     """What a request found in Redis."""
 
@@ -62,15 +65,18 @@ class Wakeup:
     def parse(cls, row: list[str]) -> Wakeup:
         """Read a wake-up from the list that ``to_pending`` or ``settlement`` in ``common.lua`` returns."""
         key, job_id, kind, queue, args, published_at, namespace, trace, *canvas = row
+        read, traced = json.loads(args), json.loads(trace) if trace else {}
+        if not isinstance(read, dict) or not isinstance(traced, dict):
+            raise TypeError("Another program has written the arguments or the trace.")
         return cls(
             key=key,
             job_id=job_id,
             kind=kind,
             queue=queue,
-            args=json.loads(args),
+            args=read,
             published_at=published_at,
             namespace=namespace,
-            trace=json.loads(trace) if trace else {},
+            trace=traced,
             options=read_json(canvas[0]) if canvas else None,
             outcome=(canvas[1], canvas[2]) if canvas else None,
         )
@@ -141,9 +147,9 @@ class Claim:
             args=json.loads(fields["args"]),
             state=fields["state"],
             flags=_flags(fields, "run_"),
-            errors=int(read("errors", 0)),
-            crashes=int(read("crashes", 0)),
-            retries=int(read("retries", 0)),
+            errors=min(int(read("errors", 0)), _MOST),
+            crashes=min(int(read("crashes", 0)), _MOST),
+            retries=min(int(read("retries", 0)), _MOST),
             failing_since=_seconds(read("failing_since")),
             enqueued_at=_seconds(read("enqueued_at")) or 0.0,
             started_at=_seconds(read("started_at")),
