@@ -90,7 +90,7 @@ def repair(claims: Claims) -> JobRepair:
             ordered[start : start + NAMESPACES_PER_STEP], reasons=sorted(reasons), kinds=sorted(kinds)
         )
     ]
-    put_back += claims.mend_sets()
+    claims.mend_sets()
     renamed += log_mended(claims)
     return JobRepair(
         counters=tuple(sorted(mended, key=lambda one: (one.namespace, one.counter))),

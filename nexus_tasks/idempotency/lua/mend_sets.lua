@@ -1,6 +1,6 @@
 -- mend_sets: removes members of sets that stand for nothing, and times in the future from the list of lines.
 -- KEYS: none. ARGV: 1 the key prefix.
--- A queue is written into its set again with its next claim, a pause and a strange version with their next one.
+-- A pause and a strange version are written into their set again with the next claim that waits for them.
 -- Returns how many members were removed or corrected.
 
 local mended = 0
@@ -13,7 +13,6 @@ end
 
 local function exists(name) return redis.call('EXISTS', prefix .. ':' .. name) == 1 end
 
-keep('queues', function(queue) return exists('published:' .. queue) or exists('settle:' .. queue) end)
 keep('versions', function(whose) return exists('waits:version:' .. whose) end)
 keep('pauses', function(kind) return exists('paused:' .. kind) or exists('waits:pause:' .. kind) end)
 for _, namespace in ipairs(redis.call('ZRANGE', prefix .. ':lines', '(' .. integer(now), '+inf', 'BYSCORE')) do
