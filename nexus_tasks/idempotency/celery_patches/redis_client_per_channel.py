@@ -23,6 +23,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
     """A channel of kombu that keeps one Redis client. Threads may share this client."""
 
     _kept: Any = None
+    keyprefix_fanout: str
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
