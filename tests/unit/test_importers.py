@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -16,6 +17,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers import Conversation, Format, read
 from nexus_tasks.integrations.importers.conversation import decoded
 from nexus_tasks.integrations.importers.jsonl import parse
+from nexus_tasks.integrations.importers.source import Source
 from nexus_tasks.types import Message
 
 LOCOMO = Path(__file__).parents[2].parent / "shared" / "data" / "locomo" / "dev.json"
@@ -208,7 +210,7 @@ FIELDS = st.sampled_from(["session", "role", "author", "content", "occurred_at",
 def test_any_text_is_read_or_refused_with_its_line(lines: list[str]) -> None:
     found, why = [], "f, line "
     try:
-        found = parse(Path("f"), "\n".join(lines), "acme", "s")
+        found = parse(Source(Path("f"), io.BytesIO("\n".join(lines).encode())), "acme", "s")
     except InvalidInput as error:
         why = error.message
     assert why.startswith("f, line ")
