@@ -161,6 +161,20 @@ def faults(here: Sandbox) -> list[str]:
     return [one.fault for one in here.deployment and Nexus().quarantined()]
 
 
+@pytest.mark.skipif(RABBITMQ, reason="the values are in Redis")
+def test_what_is_no_message_among_the_taken_ones_keeps_no_worker_from_starting(here: Sandbox) -> None:
+    Nexus().create_namespace("acme")
+    prefix = app.conf.broker_transport_options.get("global_keyprefix", "")
+    for name, text in {"a": b"x", "b": b"[" * 100_000, "c": b"\xff", "d": b"[]", "e": b"5", "f": b"[1, 2, 3]"}.items():
+        engine.claims.redis.hset(f"{prefix}unacked", name, text)
+        engine.claims.redis.zadd(f"{prefix}unacked_index", {name: 1})
+    asked = play.delay(name="a")
+    worker = here.worker(*WITH_KINDS, concurrency=2, **ROOT)
+    assert asked.wait(60).status == "completed"
+    eventually(lambda: engine.claims.redis.zcount(f"{prefix}unacked_index", 0, 1) == 0, why=worker.text())
+    assert worker.process.poll() is None
+
+
 @pytest.mark.long
 def test_a_job_whose_message_was_malformed_has_lost_only_a_wake_up(here: Sandbox) -> None:
     """Its claim stays, and the sweep publishes another message."""

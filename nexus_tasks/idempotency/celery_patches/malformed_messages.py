@@ -37,6 +37,7 @@ _DEEPEST = 100  # how deeply a message may be nested. Near Python's own limit it
 _read_handler = Consumer.create_task_handler
 _loads = redis.loads
 _consume = redis.Channel.basic_consume
+_restore = redis.QoS.restore_by_tag
 _drop_undecoded = Consumer.on_decode_error
 
 
@@ -108,6 +109,7 @@ def move_malformed_aside() -> None:
     Consumer.on_decode_error = _on_decode_error
     redis.loads = _loads_or_wraps
     redis.Channel.basic_consume = _basic_consume
+    redis.QoS.restore_by_tag = _restore_by_tag
 
 
 def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[[Any], object]:
@@ -195,6 +197,17 @@ def _basic_consume(
     if not no_ack:
         channel.connection._callbacks[queue] = deliver
     return consuming
+
+
+def _restore_by_tag(qos: Any, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+    """Put a message back that a worker has taken and lost. What is no message is deleted: with it no worker starts."""
+    try:
+        _restore(qos, tag, client, leftmost)
+    except _OF_THE_MESSAGE as error:
+        with qos.channel.conn_or_acquire(client) as connected:
+            shown = f"{connected.hget(qos.unacked_key, tag)!r:.2000}"
+            qos._remove_from_indices(tag, connected.pipeline()).execute()
+        log.error("A value among the taken messages is deleted, because it is no message (%s): %s", error, shown)
 
 
 def _message(channel: Any, raw: Any, queue: str) -> Any:
