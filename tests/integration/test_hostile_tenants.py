@@ -1,4 +1,4 @@
-"""A tenant's long texts, and its messages in the session buffer, hold up no other tenant."""
+"""A stranger's look at the document, and a tenant's long or buffered messages, hold up no other tenant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,20 @@ from sqlalchemy import text
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.integrations.http import openapi
 from nexus_tasks.services import buffer_flush, ingestion
+from tests.integration.http_client import api, described, ok
 from tests.sandbox import Sandbox
+
+
+def test_the_openapi_document_is_made_once(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask for it. It was made on the event loop at each request, and grew each time."""
+    made, make = list[Any](), openapi.document
+    monkeypatch.setattr(openapi, "document", lambda app: (made.append(app), make(app))[1])
+    with api(here, token="") as client:
+        answers = [client.get("/openapi.json") for _ in range(3)]
+    assert [ok(answer) for answer in answers] == [described()] * 3
+    assert len(made) == 1
 
 
 def test_a_tenant_neither_stores_nor_waits_for_the_buffer_of_another(

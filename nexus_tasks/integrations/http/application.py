@@ -74,17 +74,18 @@ def api(nexus: Nexus | None = None, checker: TokenChecker | None = None, visit: 
         title="nexus-tasks",
         summary="Always-on memory for AI agents.",
         version=__version__,
+        openapi_url=None,  # openapi.py has the route
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.nexus, app.state.visit = nexus, visit
-    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
+    openapi.install(app)
     errors.install(app)
     slots.install(app)
     bodies.install(app)
-    for router in (*ROUTERS, health.router, browser.router):
+    for router in (*ROUTERS, health.router, openapi.router, browser.router):
         app.router.routes.extend(router.routes)  # `include_router` would look through one router after the other
     return app
 

@@ -6,13 +6,15 @@ idempotency keys, and the descriptions of fields, which are the comments in the 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
 
 from nexus_tasks import types
 from nexus_tasks.integrations.http import pages
@@ -21,6 +23,7 @@ from nexus_tasks.integrations.http.repeats import HEADER
 from nexus_tasks.integrations.serving.problems import MEDIA_TYPE
 from nexus_tasks.storage.transfer.tables import FORMAT, TABLES
 
+router = APIRouter(include_in_schema=False)
 _FIELD = re.compile(r" {4}(\w+): ([^#]*)(?:#(.*))?")
 # The fields that `to_dict()` may leave out, besides those of a job that have a default.
 _MAY_BE_LEFT_OUT = {"messages", "notes", "derived", "not_rewritten", "away"}
@@ -74,7 +77,8 @@ _KEY = {
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document of ``app``."""
+    """The document of ``app``. It is made anew each time, which takes about a second."""
+    app.openapi_schema = None  # FastAPI would give its document of the last time, which is completed already
     made = FastAPI.openapi(app)
     parts = made["components"]
     parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -86,6 +90,26 @@ def document(app: FastAPI) -> dict[str, Any]:
         for method in route.methods or ():
             _complete(made["paths"][route.path][method.lower()], route)
     return made
+
+
+def install(app: FastAPI) -> None:
+    """Give ``app`` a place for its document."""
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    app.state.openapi, app.state.openapi_lock = None, asyncio.Lock()
+
+
+@router.get("/openapi.json")
+async def served(request: Request) -> Response:
+    """The document, which is made once, in a thread: anybody may ask for it, and nobody else waits meanwhile."""
+    state = request.app.state
+    async with state.openapi_lock:
+        if state.openapi is None:
+            state.openapi = await asyncio.to_thread(_compact, request.app)
+    return Response(state.openapi, media_type="application/json")
+
+
+def _compact(app: FastAPI) -> bytes:
+    return json.dumps(document(app), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _routes(app: FastAPI) -> Iterator[DocumentRoute]:
