@@ -82,19 +82,19 @@ def test_a_run_that_dies_goes_on_where_it_was(here: Sandbox, monkeypatch: pytest
     monkeypatch.setattr(upkeep, "AT_ONCE", 1)
     say(*SAID, observers=[])
     Nexus().set_namespace(NAMESPACE, language="german")
-    note, noted = upkeep._NOTE_BATCH, list[int]()
+    noted = list[int]()
 
-    def execute(_connection: Any, statement: Any, *_values: Any) -> None:
-        if statement is note:
+    def execute(_connection: Any, _cursor: Any, statement: str, *_values: Any) -> None:
+        if "SET reworded_through" in statement:
             noted.append(1)
             if len(noted) == 2:
                 raise KeyboardInterrupt
 
     engine = here.deployment.database.engine
-    event.listen(engine, "before_execute", execute)
+    event.listen(engine, "before_cursor_execute", execute)
     with pytest.raises(KeyboardInterrupt):
         upkeep.run(here.deployment.database)
-    event.remove(engine, "before_execute", execute)
+    event.remove(engine, "before_cursor_execute", execute)
     assert here.sql("SELECT reworded_through FROM namespaces") == here.sql("SELECT min(id) FROM memories")
     assert upkeep.run(here.deployment.database).reworded == 2
     is_whole(here)

@@ -240,8 +240,9 @@ def test_an_unknown_model_is_named_by_the_call_and_by_the_probe(
     monkeypatch.setenv("NEXUS_MODEL_DERIVE", "nobody-9")
     wrong = language_model(Settings())
     for ask in (wrong.probe, lambda: wrong.complete(derive())):
-        with pytest.raises(errors.Misconfigured, match="nobody-9") as caught:
+        with pytest.raises(errors.Misconfigured) as caught:
             ask()
+        assert "nobody-9" in errors.with_quotation(caught.value)
         assert "nexus jobs resume" in caught.value.remedy
 
 

@@ -59,9 +59,9 @@ def test_every_rule_for_commands_and_headers_finds_something() -> None:
     """A rule whose beginning is not where its word stands would never match."""
     texts = [one.text for one in planted()] + [text for text, _ in in_context().values()]
     idle = [
-        pattern().pattern
-        for kind, starts, pattern in places._credential_patterns()
-        if all(places._without_credentials(text, kind, starts, pattern()) == text for text in texts)
+        one.pattern().pattern
+        for one in places._credential_patterns()
+        if all(places._without_credentials(text, one) == text for text in texts)
     ]
     assert idle == []
 

@@ -44,7 +44,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on {shown(host)}:{port}: {error.strerror}.",
-            remedy="Give another HOST:PORT; port 0 takes a free port.",
+            remedy="Give another HOST:PORT to `nexus serve`, or to `--http` of `nexus mcp`. Port 0 takes a free port.",
         ) from error
 
 
