@@ -41,6 +41,8 @@ def fault(pattern: re.Pattern[str], *, methods: Iterable[str] = (), length: int,
         length: the length of the texts, in characters.
         most: the greatest length that the package gives to the pattern, if there is one.
     """
+    if isinstance(pattern.pattern, bytes):  # the attacks are texts
+        pattern = re.compile(pattern.pattern.decode("latin-1"), pattern.flags | re.ASCII)
     use, linear = run(pattern, methods), FREE_SECONDS_A_CHARACTER
     size = min(length, most or length)
     for attack in attacks(pattern):

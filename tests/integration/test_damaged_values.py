@@ -31,7 +31,8 @@ PLACES = {
     **dict.fromkeys(("delivery", "tick", "answer"), "x"),
     "ids": "derive_memory:abc",
 }
-KEYS = [(kind, name) for kind, names in key_types.ALONE.items() for name in names]
+# Without `storage`: any text may be the identity of another database. Then workers stop, which test_identity.py tries.
+KEYS = [(kind, name) for kind, names in key_types.ALONE.items() for name in names if name != "storage"]
 KEYS += [(kind, f"{name}:{PLACES[name]}") for kind, names in key_types.BEGINNINGS.items() for name in names]
 COUNTERS = ("pending", "waiting", "running", "slots", "other")
 
@@ -69,10 +70,6 @@ def go_on(here: Sandbox) -> None:
 
 def served(here: Sandbox) -> None:
     """The namespace's jobs run to their ends, and nothing fails that looks at them."""
-    identity = here.redis().get(f"{here.name}:storage")
-    if identity not in (None, str(here.sql("SELECT id FROM database_identity")[0][0])):
-        assert "nexus db accept" in nexus("doctor").stdout  # the claims may be another database's: an operator decides
-        assert nexus("db", "accept").returncode == 0
     for line in (["status"], ["jobs", "list"], ["metrics"], ["doctor"], ["jobs", "repair"], ["namespaces", "list"]):
         told = nexus(*line)
         assert "Error" not in told.stderr, (line, told.stderr)
@@ -84,6 +81,7 @@ def served(here: Sandbox) -> None:
     assert not engine.claims.mended()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), KEYS, ids=lambda part: part if ":" in part else None)
 def test_the_namespace_goes_on(here: Sandbox, kind: str, name: str) -> None:
     for value in GARBAGE:
@@ -95,8 +93,9 @@ def test_the_namespace_goes_on(here: Sandbox, kind: str, name: str) -> None:
     served(here)
 
 
+# Without `queue`: any text may be the name of a queue, and a claim waits for the workers of its queue.
 FIELDS = (
-    *("state", "id", "kind", "namespace", "queue", "scope", "args", "version", "force", "reasons", "urgency"),
+    *("state", "id", "kind", "namespace", "scope", "args", "version", "force", "reasons", "urgency"),
     *("errors", "crashes", "retries", "failing_since", "enqueued_at", "published_at", "republished", "trace"),
     *("due_at", "wait_reason", "lease_until", "token", "started_at", "worker", "also", "rerun_id", "slot", "open"),
 )
@@ -118,6 +117,7 @@ def waits(here: Sandbox) -> None:
 STATES: dict[str, Callable[[Sandbox], None]] = {"pending": lambda _: None, "running": begun, "waiting": waits}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", STATES)
 def test_a_damaged_claim_stops_only_itself_and_is_made_again(here: Sandbox, state: str) -> None:
     for number, field in enumerate(FIELDS):
