@@ -122,11 +122,11 @@ def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sand
             connection.settimeout(30)
             connection.connect((LOOPBACK, port))
             connection.sendall(asked.encode())
-            return connection.recv(400)
+            return connection.recv(1_000)
 
         heads = [export() for _ in range(limits.HTTP_LONG_CALLS + 1)]
         assert sum(b" 200 " in one for one in heads) == limits.HTTP_NAMESPACE_LONG_CALLS == limits.HTTP_LONG_CALLS // 2
-        assert all(b"Retry-After: 5" in one for one in heads if b" 503 " in one)
+        assert all(b"retry-after: 5" in one.lower() for one in heads if b" 503 " in one)
         url, question = f"http://{LOOPBACK}:{port}", {"question": "What is the plan?"}
         answered = httpx2.post(f"{url}/v1/ask", json=question, headers=bearer(other), timeout=60)
         assert answered.status_code == 200, answered.text

@@ -217,6 +217,7 @@ def test_a_wrong_number_is_refused_over_http(here: Sandbox) -> None:
 
 def test_threads_of_ended_streams_end(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that goes in the middle of an export leaves no thread that writes it."""
+    before = threading.active_count()  # of servers that earlier tests started in this process, too
     nexus = Nexus(here.deployment)
     nexus.create_namespace("acme", scrub=False)
     nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 400_000}"} for n in range(10)], observers=[])
@@ -227,4 +228,4 @@ def test_threads_of_ended_streams_end(here: Sandbox, monkeypatch: pytest.MonkeyP
                 assert response.status_code == 200
                 next(response.iter_bytes())
             eventually(lambda: client.get("/v1/export", params={"namespace": "acme"}).status_code == 200)
-    assert threading.active_count() < 100
+    assert threading.active_count() - before < 80
