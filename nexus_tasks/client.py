@@ -1185,8 +1185,8 @@ class Nexus:
                 Words such as "yesterday" mean a day there. It holds for messages that are stored from now on. Default
                 of a new namespace: UTC.
             language: the language of all texts, such as ``german``: a search finds other forms of its words. Default:
-                guessed for each text. After a change, a worker makes the words of the stored memories anew; until it
-                has done so, a search may miss some of them. An error lists the languages that Postgres knows.
+                guessed for each text. After a change, a worker indexes the stored memories again. Until it has ended,
+                a search may miss some of them. The error for an unknown language lists the known ones.
             instructions: what models should keep, and what they should leave out ("remember allergies, ignore small
                 talk"), at most 2,000 characters. Claude reads them with every prompt that makes facts, digests, topics
                 or notes; the offline model does not. An empty text removes them.

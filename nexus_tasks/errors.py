@@ -87,7 +87,7 @@ def with_quotation(error: BaseException) -> str:
 
 
 _SHOWN = 5  # errors of one input that are shown
-_SHOWN_CHARACTERS = 500  # of a field's name, and of what is wrong with it
+_SHOWN_CHARACTERS = 500  # of a field's name and of its fault; the rest is cut off
 
 
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:

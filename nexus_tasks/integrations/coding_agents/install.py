@@ -64,7 +64,7 @@ def install(agent: str, path: Path, namespace: str | None = None) -> Change:
     """Add the hook for every event of the agent in ``EVENTS``. A second installation changes nothing.
 
     Args:
-        agent: the agent whose file this is, out of ``AGENTS``.
+        agent: the name of the coding agent that reads this file, one of ``AGENTS``.
         path: the settings file. A missing file is made.
         namespace: the namespace for all messages. With ``None``, each project has a namespace of its own.
 

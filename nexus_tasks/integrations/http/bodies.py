@@ -33,7 +33,7 @@ _AT_ONCE = 2  # calls with a long body
 
 
 class _Read(Request):
-    """A request whose body was read and checked."""
+    """A request with a body that is already read, parsed and checked."""
 
     def __init__(self, request: Request, body: bytes, checked: Any) -> None:
         super().__init__(request.scope, request.receive)
@@ -44,7 +44,7 @@ class _Read(Request):
         return self._bytes
 
     async def json(self) -> Any:
-        """The object of the model, which FastAPI takes as it is."""
+        """The checked object. FastAPI does not check an object of the right class again."""
         return self._checked
 
 

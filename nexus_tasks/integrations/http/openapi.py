@@ -77,7 +77,7 @@ _KEY = {
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document of ``app``. It is made anew each time, which takes about a second."""
+    """Make the document of ``app``. That takes about 1 s, so the server keeps the result."""
     app.openapi_schema = None  # FastAPI would give its document of the last time, which is completed already
     made = FastAPI.openapi(app)
     parts = made["components"]
@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
 
 @router.get("/openapi.json")
 async def served(request: Request) -> Response:
-    """The document, which is made once, in a thread: anybody may ask for it, and nobody else waits meanwhile."""
+    """The document. The first request makes it, in a thread, so that other requests go on. No token is needed."""
     state = request.app.state
     async with state.openapi_lock:
         if state.openapi is None:

@@ -41,7 +41,7 @@ class _FirstFault(FailFast):
     __hash__ = object.__hash__
 
 
-# A list whose check ends at its first wrong entry. Otherwise half a million wrong entries make as many errors.
+# Lists in bodies. The check of such a list stops at the first wrong entry: 500,000 wrong entries give one error.
 Entries = Annotated[list[T], _FirstFault()]
 _UNKNOWN = 10  # unknown fields that are named in the error; beyond, no field is looked at
 

@@ -28,7 +28,7 @@ class Stream(StreamingResponse):
     It also ends within seconds when the token of its request is revoked, rotated or expired.
     """
 
-    last_word = b""  # what is sent when the token is no longer valid
+    last_word = b""  # the last bytes of a stream whose token has become invalid
 
     async def stream_response(self, send: Send) -> None:
         """Send the parts."""
