@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -19,7 +19,7 @@ from redis.lock import Lock
 
 from nexus_tasks.errors import DamagedKey, QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Messages, Ticket, Wakeup
-from nexus_tasks.idempotency.redis_client import client, takes_no_writes
+from nexus_tasks.idempotency.redis_client import Script, client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 from nexus_tasks.types import Worker
 
@@ -57,12 +57,12 @@ class Claims:
         return client(self.url, timeout=self._timeout, master_name=self._master_name)
 
     @cached_property
-    def _scripts(self) -> dict[str, Callable[..., Any]]:
-        return {name: self.redis.register_script(source) for name, source in _sources().items()}
+    def _scripts(self) -> dict[str, Script]:
+        return {name: Script(self.redis, source) for name, source in _sources().items()}
 
     def _run(self, script: str, keys: Sequence[str], *args: str | int | float) -> Any:
         with answering():
-            return self._scripts[script](keys=list(keys), args=[self.prefix, *args])
+            return self._scripts[script](keys, [self.prefix, *args])
 
     def key(self, request: Request) -> str:
         """The request's idempotency key."""

@@ -22,9 +22,11 @@
 
 -- Most requests for work that is asked for already add nothing to the claim: no flag, no reason, no other arguments. Such
 -- a request is answered here, because making the functions of common.lua takes longer than the answer itself.
+local is_new = false -- whether this script has already seen that there is no claim
 if #KEYS == 1 then
   local request = cjson.decode(ARGV[#ARGV - 1])
   local f = redis.call('HMGET', KEYS[1], 'state', 'id', 'args', 'urgency', 'wait_reason')
+  is_new = not f[1]
   local not_begun = f[1] == 'pending' or (f[1] == 'waiting' and f[5] == 'concurrency')
   local adds = request.delivery or request.force ~= '' or request.reasons ~= '' or request.urgency == 'urgent'
   if not_begun and not adds and request.args == f[3] and (request.urgency == '' or request.urgency == f[4]) then
@@ -37,7 +39,8 @@ end
 -- [common.lua]
 
 local function claim(key, request, position)
-  local f = redis.call('HMGET', key, 'state', 'id', 'force', 'reasons', 'urgency', 'args', 'wait_reason', 'due_at', 'queue')
+  local f = is_new and {}
+    or redis.call('HMGET', key, 'state', 'id', 'force', 'reasons', 'urgency', 'args', 'wait_reason', 'due_at', 'queue')
   local state, id, flags, args = f[1], f[2], { f[3], f[4], f[5] }, f[6]
   local delay = number(request.delay)
   if not state then
@@ -50,12 +53,14 @@ local function claim(key, request, position)
       end
       return { 'DONE', ended, wakeups[1] or false }
     end
-    create(key, request)
     park(key, request, request.id)
     if delay > 0 then
+      create(key, request)
       to_waiting(key, request.wait_reason, now + delay, '')
       return { 'ENQUEUED', request.id, false }
     end
+    index_id(key, request.kind, request.id)
+    request.fields = fields_of(request)
     return { 'ENQUEUED', request.id, ready(key, position, request) }
   end
   if state == 'running' and request.while_running == 'drop' then

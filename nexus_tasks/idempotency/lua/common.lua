@@ -297,7 +297,8 @@ end
 
 -- Moves the claim into the state `pending`. Returns its wake-up, which the caller of the script publishes. Nearly
 -- every job passes through this function, so it reads all fields with one command. `fresh` is the request of a claim
--- that this script has created: such a claim is in no index, and its fields need not be read.
+-- that this script makes: such a claim is in no index. Its fields are in `fresh.fields`, and are written here too,
+-- because one command for all fields costs half as much as two.
 local function to_pending(key, fresh)
   local f
   if fresh then
@@ -307,7 +308,7 @@ local function to_pending(key, fresh)
     f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace', 'trace')
   end
   local at, queue = integer(now), f[3]
-  redis.call('HSET', key, 'state', 'pending', 'published_at', at)
+  redis.call('HSET', key, 'state', 'pending', 'published_at', at, unpack(fresh and fresh.fields or {}))
   add_to(prefix .. ':count:' .. f[5], 'pending', 1)
   redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
   redis.call('ZADD', ahead_key(f[5], queue), at, key)
@@ -375,7 +376,7 @@ local function to_line(key, position, fresh)
     redis.call('HDEL', key, 'republished')
   end
   local namespace, queue = f[1], f[2]
-  redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', 'wait_detail', '')
+  redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', unpack(fresh and fresh.fields or {}))
   add_to(prefix .. ':count:' .. namespace, 'waiting', 1)
   redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
   local patient = f[3] and f[3] ~= '' and f[3] ~= 'live' and f[3] ~= URGENT
@@ -445,6 +446,8 @@ local full = {} -- lines without room, so that a script that asks for many jobs 
 local function ready(key, position, fresh)
   local f = fresh and { fresh.namespace, fresh.queue } or redis.call('HMGET', key, 'namespace', 'queue')
   local line = line_key(f[1], f[2])
+  -- While a line exists there is no room, because each script that makes room also fills the line.
+  if fresh and not full[line] and redis.call('EXISTS', line) == 1 then full[line], added[line] = true, true end
   full[line] = full[line] or room(f[1], f[2]) <= 0
   if not full[line] then return to_pending(key, fresh) end
   to_line(key, position, fresh)
@@ -467,8 +470,8 @@ local function ids_of(key)
   return ids
 end
 
--- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
-local function create(key, request)
+-- Returns the fields of a new claim, made from a request (a JSON object).
+local function fields_of(request)
   local fields = { 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue, 'scope',
     request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now) }
   for _, name in ipairs({ 'force', 'reasons', 'urgency', 'trace' }) do
@@ -477,7 +480,12 @@ local function create(key, request)
       table.insert(fields, request[name])
     end
   end
-  redis.call('HSET', key, unpack(fields))
+  return fields
+end
+
+-- Creates the claim's fields from a request; the caller then moves the claim into a state.
+local function create(key, request)
+  redis.call('HSET', key, unpack(fields_of(request)))
   index_id(key, request.kind, request.id)
 end
 
