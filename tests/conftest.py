@@ -5,10 +5,12 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,12 +48,28 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TEST_RABBITMQ"] = config.stash[NODE].enter_context(rabbitmq.node())
 
 
+# What a module of tests names when it meets the broker: workers, messages, the sweep that sends them, calls for jobs.
+BROKERS_WORDS = re.compile(
+    r"worker\(|\.beat\(|broker|rabbit|kombu|publish|Sweeper|Reconciler|\.delay\(|apply_async", re.I
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With RabbitMQ leave out what never meets a broker: tests without a deployment."""
+    """With RabbitMQ leave out what never meets a broker: tests without a deployment, and modules without its words.
+
+    A job of the modules that are left out runs in the test's own process, so that no message is received.
+    """
     if config.getoption("--rabbitmq"):
-        meeting = [item for item in items if "deploy" in getattr(item, "fixturenames", ())]
+        meeting = [
+            item for item in items if "deploy" in getattr(item, "fixturenames", ()) and _names_the_broker(item.path)
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in meeting])
         items[:] = meeting
+
+
+@cache
+def _names_the_broker(module: Path) -> bool:
+    return bool(BROKERS_WORDS.search(module.read_text()))
 
 
 def pytest_collection_finish() -> None:

@@ -101,37 +101,47 @@ FIELDS = (
 )
 
 
-def begun(_here: Sandbox) -> None:
-    [claim] = engine.claims.pending("derive")
-    kind = engine.kind(claim.kind)
-    request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
-    engine.claims.begin(request, "1-dead:1", lease=0.0, cap=16, gathers=False, published_at="")
+def begun() -> None:
+    for claim in engine.claims.pending("derive"):
+        kind = engine.kind(claim.kind)
+        request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
+        engine.claims.begin(request, "1-dead:1", lease=0.0, cap=16, gathers=False, published_at="")
 
 
-def waits(here: Sandbox) -> None:
-    begun(here)
-    [claim] = engine.claims.running()
-    engine.claims.wait([claim], "retry", 0.0, retry=True, error=True, failure="x")
+def waits() -> None:
+    begun()
+    engine.claims.wait(engine.claims.running(), "retry", 0.0, retry=True, error=True, failure="x")
 
 
-STATES: dict[str, Callable[[Sandbox], None]] = {"pending": lambda _: None, "running": begun, "waiting": waits}
+STATES: dict[str, Callable[[], None]] = {"pending": lambda: None, "running": begun, "waiting": waits}
+CASES = [
+    (field, value)
+    for number, field in enumerate(FIELDS)
+    for value in (GARBAGE[number % len(GARBAGE)], GARBAGE[(number + 3) % len(GARBAGE)])
+]
+AT_ONCE = 8  # as many claims of a namespace are pending at a time
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("state", STATES)
 def test_a_damaged_claim_stops_only_itself_and_is_made_again(here: Sandbox, state: str) -> None:
-    for number, field in enumerate(FIELDS):
-        for value in (GARBAGE[number % len(GARBAGE)], GARBAGE[(number + 3) % len(GARBAGE)]):
-            say("I like tea.", session=f"{number}-{value!r}")
-            STATES[state](here)
-            [key] = here.redis().scan_iter(f"{here.name}:job:derive_memory:*")
+    for start in range(0, len(CASES), AT_ONCE):
+        cases = CASES[start : start + AT_ONCE]
+        for number in range(len(cases)):
+            say("I like tea.", session=f"{start + number}")
+        STATES[state]()
+        keys = sorted(here.redis().scan_iter(f"{here.name}:job:derive_memory:*"))
+        assert len(keys) == len(cases)
+        damaged = dict(zip(keys, cases, strict=True))
+        for key, (field, value) in damaged.items():
             here.redis().hset(key, field, value)
-            go_on(here)
-            work()
-            left = here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'")
-            assert left == [(0,)], (field, value, here.redis().hgetall(key))
-            here.redis().delete(key)
-            repair(engine.claims)
+        go_on(here)
+        work()
+        left = here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'")
+        still = [(damaged.get(key), here.redis().hgetall(key)) for key in here.redis().scan_iter(f"{here.name}:job:d*")]
+        assert left == [(0,)], still
+        here.redis().delete(*keys)
+        repair(engine.claims)
     say("I like coffee.", session="other")
     served(here)
 
