@@ -98,9 +98,13 @@ def newest_memory() -> str:
     return str(max(one.id for one in Nexus().memories("attic", levels=["raw"])))
 
 
+def newest_job() -> str:
+    return Nexus().jobs(namespace="canteen", status="dead")[0].id
+
+
 @pytest.mark.parametrize("page", INLINE)
 def test_the_page_prints_what_it_says(here: Sandbox, page: str, capfd: pytest.CaptureFixture[str]) -> None:
-    one = reader(here, M=newest_memory, TOKEN=lambda: Nexus().tokens("hotel")[0].id)
+    one = reader(here, M=newest_memory, TOKEN=lambda: Nexus().tokens("hotel")[0].id, JOB=newest_job)
     one.execute(DOCS / f"{page}.md")
     left = {"observation": "## Recent messages\n[m1] ", "mcp": "[m1] "}.get(page)
     # The client over standard output runs in an event loop of its own, which prints past the redirection of a block.
