@@ -125,6 +125,14 @@ class InvalidInput(NexusError, ValueError):
     default_remedy = "Correct the named field and call again; nothing was stored or queued."
 
 
+def too_large(size: int, most: int) -> InvalidInput:
+    """The error of an answer whose texts have ``size`` bytes, and may have ``most``."""
+    return InvalidInput(
+        f"The texts of this answer have {size:,} bytes; an answer has at most {most:,}.",
+        remedy="Ask for fewer entries with a smaller `limit`.",
+    )
+
+
 class NotFound(NexusError, LookupError):
     """There is no such thing in this namespace."""
 

@@ -26,6 +26,9 @@ LIST_ENTRIES = 10_000  # of a list in an argument, such as `levels` or `ids`
 PAGE_ROWS = 1_000  # the largest `limit` of a list, and of the messages of a session
 PAGE_OFFSET = 1_000_000  # the largest `offset` of a list
 SEARCH_RESULTS = 1_000
+ANSWER_BYTES = (
+    16_000_000  # of the texts of one page or search. A page of messages ends earlier, another list is refused
+)
 CONTEXT_TOKENS = 1_000_000
 
 # --- imports ----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from nexus_tasks.errors import DamagedKey
+from nexus_tasks.errors import DamagedKey, too_large
 from nexus_tasks.idempotency.claims import Claims, answering, whole
+from nexus_tasks.limits import ANSWER_BYTES
 from nexus_tasks.types import QuarantinedMessage, clean_text
 
 log = logging.getLogger(__name__)
@@ -54,8 +55,12 @@ def quarantined(claims: Claims, limit: int, offset: int) -> list[QuarantinedMess
 
     Raises:
         QueueUnavailable: Redis does not answer.
+        InvalidInput: they are too large for an answer.
     """
-    return [made for row in _rows(claims)[offset : offset + limit] if (made := _parsed(row))]
+    rows = _rows(claims)[offset : offset + limit]
+    if (size := sum(len(row.encode()) for row in rows)) > ANSWER_BYTES:
+        raise too_large(size, ANSWER_BYTES)
+    return [made for row in rows if (made := _parsed(row))]
 
 
 def count(claims: Claims) -> tuple[int, int]:

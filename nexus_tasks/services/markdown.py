@@ -85,7 +85,7 @@ def _has_safe_name(topic: Topic) -> bool:
 
 
 def _facts(tx: Transaction, namespace_id: int) -> list[MemoryInfo]:
-    return memories.matching(tx, Filter(namespace_id=namespace_id, levels=("explicit",)), MOST_FACTS)
+    return memories.matching(tx, Filter(namespace_id=namespace_id, levels=("explicit",)), MOST_FACTS, any_size=True)
 
 
 class _File(NamedTuple):

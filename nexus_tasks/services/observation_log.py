@@ -33,8 +33,9 @@ def undo(deployment: Deployment, namespace: str, session_key: str) -> Observatio
                 f"Nothing that a condensation of the log of {session_key!r} replaced is kept.",
                 remedy="A condensation can be undone for seven days, until a message that the log covers is erased.",
             )
-        since = observation_log.text_after(found.observations, kept[0].condensed_length)
-        text = observation_log.append(kept[0].observations, since)
+        last, _ = kept[0]
+        since = observation_log.text_after(found.observations, last.condensed_length)
+        text = observation_log.append(last.observations, since)
         generation = found.generation + 1
         observations.activate(
             tx,
@@ -46,7 +47,7 @@ def undo(deployment: Deployment, namespace: str, session_key: str) -> Observatio
             reflect_from_tokens=math.ceil(activation.PATIENCE * estimate_tokens(text)),
         )
         observations.drop_reflection(tx, found.session_id)
-        observations.drop_earlier(tx, found.session_id, kept[0].generation)
+        observations.drop_earlier(tx, found.session_id, last.generation)
         return _shown(tx, session_key, _find(tx, namespace, session_key), kept[1:], None)
 
 
@@ -72,12 +73,12 @@ def _shown(
     tx: Transaction,
     session_key: str,
     found: ObservationLog,
-    kept: Sequence[ObservationGeneration],
+    kept: Sequence[tuple[ObservationGeneration, int]],
     generation: int | None,
 ) -> ObservationText:
     shown: ObservationLog | ObservationGeneration = found
     if generation is not None:
-        chosen = [one for one in kept if one.generation == generation]
+        chosen = [one for one, _ in kept if one.generation == generation]
         if not chosen:
             raise NotFound(
                 f"The text that generation {generation} of the log of {session_key!r} replaced is not kept.",
@@ -95,7 +96,7 @@ def _shown(
         suggested_response=found.suggested_response,
         suggested_response_at=found.suggested_response_at,
         earlier=tuple(
-            EarlierLog(generation=one.generation, replaced_at=one.created_at, tokens=estimate_tokens(one.observations))
-            for one in kept
+            EarlierLog(generation=one.generation, replaced_at=one.created_at, tokens=-(-characters // 4))
+            for one, characters in kept
         ),
     )

@@ -24,7 +24,7 @@ def list_topics(deployment: Deployment, namespace: str, *, limit: int, offset: i
     """See :meth:`nexus_tasks.client.Nexus.topics`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        return [topics.info(topic) for topic in topics.every(tx, known.id, limit=limit, offset=offset)]
+        return topics.listed(tx, known.id, limit=limit, offset=offset)
 
 
 def show_topic(deployment: Deployment, namespace: str, filename: str) -> TopicDetails:

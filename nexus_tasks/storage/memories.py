@@ -7,23 +7,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
-from sqlalchemy import distinct, func, select, text
-from sqlalchemy.dialects.postgresql import aggregate_order_by
-from sqlalchemy.orm import aliased
+from sqlalchemy import Row, func, select, text
 
 from nexus_tasks.event_time import local
+from nexus_tasks.storage import answer_bytes
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
+from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SourcedFact, SupportedMemory, standing_named
 
-_M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
-_ROWS = (
-    select(_M, SessionRow.session_key, PerspectiveRow.observer, PerspectiveRow.subject)
-    .select_from(_M)
-    .outerjoin(PerspectiveRow, PerspectiveRow.id == _M.perspective_id)
-    .outerjoin(SessionRow, SessionRow.id == _M.session_id)
-)
+_ROWS = """
+    SELECT m.id, m.external_id, m.level, m.content, m.author, m.role, m.category, m.labels, m.confidence,
+           m.times_reinforced, m.occurred_at, m.event_from, m.event_to, m.claimed_at, m.time_zone, m.created_at,
+           m.valid_from, m.valid_to, m.superseded_by, m.expires_at, m.erase_expired, m.pinned_at, m.made_by, m.standing,
+           m.reflection_id, m.data, sessions.session_key, perspectives.observer, perspectives.subject {more}
+    FROM memories AS m
+    LEFT JOIN perspectives ON perspectives.id = m.perspective_id
+    LEFT JOIN sessions ON sessions.id = m.session_id
+"""
 
 
 # The ids are one array parameter, so the statement has the same text for any number of ids. With IN, psycopg and
@@ -41,11 +42,7 @@ def lock_existing(tx: Transaction, memory_ids: Collection[int]) -> bool:
     return len(tx.scalars(_LOCK_EXISTING, {"ids": list(memory_ids)}).all()) == len(memory_ids)
 
 
-def _read(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[MemoryInfo]:
-    return [_info(*row) for row in tx.execute(query, values)]
-
-
-def _info(memory: Memory, session_key: str | None, observer: str | None, subject: str | None) -> MemoryInfo:
+def _info(memory: Row[Any]) -> MemoryInfo:
     return MemoryInfo(
         id=memory.id,
         external_id=memory.external_id,
@@ -53,9 +50,9 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
         content=memory.content,
         author=memory.author,
         role=cast(Role | None, memory.role),
-        observer=observer,
-        subject=subject,
-        session_key=session_key,
+        observer=memory.observer,
+        subject=memory.subject,
+        session_key=memory.session_key,
         category=memory.category,
         labels=tuple(memory.labels),
         confidence=memory.confidence,
@@ -79,43 +76,66 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
     )
 
 
-def matching(tx: Transaction, wanted: Filter, limit: int, offset: int = 0) -> list[MemoryInfo]:
-    """The newest memories that pass the filter, at most ``limit``, newest first, without the first ``offset``."""
+def matching(
+    tx: Transaction, wanted: Filter, limit: int, offset: int = 0, *, any_size: bool = False
+) -> list[MemoryInfo]:
+    """The newest memories that pass the filter, at most ``limit``, newest first, without the first ``offset``.
+
+    Args:
+        any_size: whether the texts may be too large for an answer. The caller writes them to files of its own.
+
+    Raises:
+        InvalidInput: they are too large (see ``answer_bytes``).
+    """
     within = build_scope(wanted)
-    query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit).offset(offset)
-    return _read(tx, query, within.values)
+    order = "ORDER BY m.occurred_at DESC, m.id DESC LIMIT :most OFFSET :skip"
+    rows = f"{_ROWS.format(more='')} WHERE {within.both} {order}"
+    values = {**within.values, "most": limit, "skip": offset}
+    if any_size:
+        return [_info(row) for row in tx.execute(text(rows), values)]
+    return [_info(row) for row in _read(tx, rows, values)]
 
 
 def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:
     """The memory with the id ``memory_id``, or ``None``. The memory may be superseded or archived."""
-    query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
-    return next(iter(_read(tx, query)), None)
+    row = tx.execute(_ONE, {"namespace_id": namespace_id, "id": memory_id}).first()
+    return None if row is None else _info(row)
+
+
+_ONE = text(f"{_ROWS.format(more='')} WHERE m.namespace_id = :namespace_id AND m.id = :id")
+_FACTS = (
+    _ROWS.format(more=", edges.sources")
+    + """
+    JOIN (
+        SELECT e.memory_id, array_agg(DISTINCT e.source_id ORDER BY e.source_id) AS sources
+        FROM evidence AS e JOIN memories AS said ON said.id = e.source_id
+        WHERE said.session_id = :session_id AND said.level = 'raw' AND said.seq > :after AND said.seq < :before
+        GROUP BY e.memory_id
+    ) AS edges ON edges.memory_id = m.id
+    WHERE m.level = 'explicit' AND (:superseded OR m.valid_to IS NULL)
+    ORDER BY edges.sources, m.id LIMIT :limit OFFSET :offset
+    """
+)
 
 
 def facts_of_session(
     tx: Transaction, session_id: int, *, after: int, before: int, limit: int, offset: int, superseded: bool
 ) -> list[SourcedFact]:
-    """A page of the facts that rest on a session's messages with ``after < seq < before``, in their order."""
-    within = (Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq < before)
-    sources = func.array_agg(aggregate_order_by(distinct(Evidence.source_id), Evidence.source_id)).label("sources")
-    edges = (
-        select(Evidence.memory_id, sources)
-        .join(Memory, Memory.id == Evidence.source_id)
-        .where(*within)
-        .group_by(Evidence.memory_id)
-        .subquery()
-    )
-    query = _ROWS.add_columns(edges.c.sources).join(edges, edges.c.memory_id == _M.id).where(_M.level == "explicit")
-    if not superseded:
-        query = query.where(_M.valid_to.is_(None))
-    found = [
-        (_info(*row), said)
-        for *row, said in tx.execute(query.order_by(edges.c.sources, _M.id).limit(limit).offset(offset))
-    ]
+    """A page of the facts that rest on a session's messages with ``after < seq < before``, in their order.
+
+    Raises:
+        InvalidInput: the texts are too large for an answer (see ``answer_bytes``).
+    """
+    within = {"session_id": session_id, "after": after, "before": before, "superseded": superseded}
+    found = [(_info(row), row.sources) for row in _read(tx, _FACTS, {**within, "limit": limit, "offset": offset})]
     return [
         SourcedFact(**{field.name: getattr(fact, field.name) for field in fields(fact)}, sources=tuple(said))
         for fact, said in found
     ]
+
+
+def _read(tx: Transaction, rows: str, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    return answer_bytes.checked(tx.execute(text(answer_bytes.all_or_first(rows, answer_bytes.MEMORY)), values).all())
 
 
 def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> dict[int, str]:

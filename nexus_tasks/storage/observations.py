@@ -19,6 +19,7 @@ from typing import Any, Literal
 from sqlalchemy import Select, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import defer
 
 from nexus_tasks.storage import sessions
 from nexus_tasks.storage.engine import Transaction
@@ -230,10 +231,18 @@ def keep_earlier(tx: Transaction, found: ObservationLog, generation: int, text: 
     )
 
 
-def earlier(tx: Transaction, session_id: int) -> Sequence[ObservationGeneration]:
-    """The texts that condensations have replaced, the newest first."""
-    query = select(ObservationGeneration).where(ObservationGeneration.session_id == session_id)
-    return tx.scalars(query.order_by(ObservationGeneration.generation.desc())).all()
+def earlier(tx: Transaction, session_id: int) -> Sequence[tuple[ObservationGeneration, int]]:
+    """The texts that condensations have replaced, the newest first, with their numbers of characters.
+
+    A text is read when it is asked for.
+    """
+    query = (
+        select(ObservationGeneration, func.length(ObservationGeneration.observations))
+        .options(defer(ObservationGeneration.observations))
+        .where(ObservationGeneration.session_id == session_id)
+        .order_by(ObservationGeneration.generation.desc())
+    )
+    return [(kept, characters) for kept, characters in tx.execute(query)]
 
 
 def drop_earlier(tx: Transaction, session_id: int, generation: int | None = None) -> int:

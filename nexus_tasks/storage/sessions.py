@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy import Row, bindparam, func, select, text
 from sqlalchemy.orm.attributes import set_committed_value
 
 from nexus_tasks.errors import NotFound
-from nexus_tasks.storage import digest_requests
+from nexus_tasks.storage import answer_bytes, digest_requests
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.types import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo, as_stored
@@ -158,6 +158,7 @@ _SAID = """
     SELECT id, external_id, seq, coalesce(author, '') AS author, role, occurred_at, content, tool_calls, data
     FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after AND seq < :before
     """
+_SAID_FIELDS = tuple(field.name for field in fields(SaidMessage))
 _AMONG = "AND namespace_id = :namespace_id AND message_key = ANY(CAST(:keys AS text[]))"
 
 
@@ -192,20 +193,25 @@ def details(tx: Transaction, session: SessionRow, observation: ObservationStats 
 
 
 def _page(tx: Transaction, session: SessionRow, wanted: Page) -> tuple[list[SaidMessage], bool]:
-    """The messages of a page, oldest first, and whether there are more messages beyond the page."""
+    """The messages of a page, oldest first, and whether there are more messages beyond the page.
+
+    A page whose texts are too large ends earlier (see ``answer_bytes``).
+    """
     values: dict[str, Any] = {"after": wanted.after, "before": wanted.before, "limit": wanted.limit + 1}
     values |= {"session_id": session.id}
     if wanted.ids is not None:
         values |= {"namespace_id": session.namespace_id, "keys": [f"id:{as_stored(one)}" for one in wanted.ids]}
     order = f"ORDER BY seq {'DESC' if wanted.newest else 'ASC'} LIMIT :limit"
-    rows = tx.execute(text(f"{_SAID} {_AMONG if wanted.ids is not None else ''} {order}"), values).all()
+    page = f"{_SAID} {_AMONG if wanted.ids is not None else ''} {order}"
+    rows = tx.execute(text(answer_bytes.beginning(page, answer_bytes.MESSAGE)), values).all()
     found = [_said(row) for row in rows[: wanted.limit]]
-    return found[::-1] if wanted.newest else found, len(rows) > wanted.limit
+    return found[::-1] if wanted.newest else found, bool(rows) and rows[0].asked > len(found)
 
 
 def _said(row: Row[Any]) -> SaidMessage:
+    found = {name: row._mapping[name] for name in _SAID_FIELDS}
     json_of = {"tool_calls": tuple(row.tool_calls or ()), "data": row.data and json.loads(row.data)}
-    return SaidMessage(**{**row._mapping, **json_of})
+    return SaidMessage(**{**found, **json_of})
 
 
 def _figures(session: SessionRow, underived: int) -> dict[str, Any]:

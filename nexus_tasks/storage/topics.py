@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import defer
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -47,10 +48,23 @@ class TopicDraft:
     sources: tuple[int, ...] = ()
 
 
-def every(tx: Transaction, namespace_id: int, *, limit: int | None = None, offset: int = 0) -> Sequence[Topic]:
-    """A namespace's topics, or a page of them. The most recently changed topic comes first."""
-    query = select(Topic).where(Topic.namespace_id == namespace_id).limit(limit).offset(offset)
+def every(tx: Transaction, namespace_id: int) -> Sequence[Topic]:
+    """A namespace's topics. The most recently changed topic comes first."""
+    query = select(Topic).where(Topic.namespace_id == namespace_id)
     return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc())).all()
+
+
+def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> list[TopicInfo]:
+    """A page of a namespace's topics without their content. The most recently changed topic comes first."""
+    query = (
+        select(Topic, func.length(Topic.content))
+        .options(defer(Topic.content))
+        .where(Topic.namespace_id == namespace_id)
+        .order_by(Topic.updated_at.desc(), Topic.id.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    return [TopicInfo(**_head(topic, characters)) for topic, characters in tx.execute(query)]
 
 
 def find(tx: Transaction, namespace_id: int, filename: str, *, lock: bool = False) -> Topic | None:
@@ -217,17 +231,13 @@ def rename(tx: Transaction, topic: Topic, filename: str) -> bool:
     return True
 
 
-def info(topic: Topic) -> TopicInfo:
-    """A topic without its content."""
-    return TopicInfo(**_head(topic))
-
-
 def details(tx: Transaction, topic: Topic) -> TopicDetails:
     """A topic with its content and the ids of the messages that it was written from."""
-    return TopicDetails(**_head(topic), content=topic.content, sources=tuple(sorted(source_ids(tx, [topic.id]))))
+    head = _head(topic, len(topic.content))
+    return TopicDetails(**head, content=topic.content, sources=tuple(sorted(source_ids(tx, [topic.id]))))
 
 
-def _head(topic: Topic) -> dict[str, Any]:
+def _head(topic: Topic, characters: int) -> dict[str, Any]:
     return {
         "filename": topic.filename,
         "name": topic.name,
@@ -236,6 +246,6 @@ def _head(topic: Topic) -> dict[str, Any]:
         "made_by": topic.made_by,
         "created_at": topic.created_at,
         "updated_at": topic.updated_at,
-        "characters": len(topic.content),
+        "characters": characters,
         "revision": topic.revision,
     }

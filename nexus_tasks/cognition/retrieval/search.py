@@ -53,9 +53,13 @@ def search(
     """The memories that best answer ``query``, best first. Each memory has its evidence and its scores (``why``).
 
     With ``collapsed``, memories that say the same are one hit, and the others are in the hit's evidence.
+
+    Raises:
+        InvalidInput: the texts are too large for an answer.
     """
     found = ranking(tx, embedder, wanted, query, limit, collapsed=collapsed)
-    read = read_hits(tx, wanted.namespace_id, [i for one in found.best for i in (one.id, *one.others)])
+    others = [other for one in found.best for other in one.others]
+    read = read_hits(tx, wanted.namespace_id, [one.id for one in found.best], others)
     results = Recalls(_recall(one, read) for one in found.best if one.id in read)
     results.missing_embeddings = found.missing_embeddings
     return results

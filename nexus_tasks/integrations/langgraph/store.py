@@ -21,7 +21,7 @@ from langgraph.store.base import (
 )
 
 from nexus_tasks.client import Nexus
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.integrations.langgraph.items import (
     hit_of,
     id_of,
@@ -103,10 +103,16 @@ class NexusStore(BaseStore):
         return item_of(self.root, session_key, found[0]) if found else None
 
     def _said(self, session_key: str, ids: Sequence[str]) -> Sequence[SaidMessage]:
-        try:
-            return self.nexus.session(self.namespace, session_key, ids=ids).said
-        except NotFound:
-            return ()
+        found, after = list[SaidMessage](), 0
+        while True:
+            try:
+                page = self.nexus.session(self.namespace, session_key, ids=ids, after=after)
+            except NotFound:
+                return ()
+            found += page.said
+            if page.next_after is None:
+                return found
+            after = page.next_after
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         prefix = session_of(self.root, op.namespace_prefix)
@@ -122,18 +128,25 @@ class NexusStore(BaseStore):
 
     def _newest(self, prefix: str) -> Iterator[SearchItem]:
         """The items of the sessions below ``prefix``; the last that was put comes first."""
-        offset, page = 0, list[Any]()
-        while offset == 0 or len(page) == _PAGE:
+        offset, size = 0, _PAGE
+        while True:
             try:
                 page = self.nexus.memories(
-                    self.namespace, session_prefix=prefix, levels=["raw"], limit=_PAGE, offset=offset
+                    self.namespace, session_prefix=prefix, levels=["raw"], limit=size, offset=offset
                 )
             except NotFound:
                 return
+            except InvalidInput:  # the items are too large for one answer
+                if size == 1:
+                    raise
+                size //= 2
+                continue
             for memory in page:
                 if (item := item_of(self.root, memory.session_key or "", memory)) is not None:
                     yield hit_of(item)
-            offset += _PAGE
+            if len(page) < size:
+                return
+            offset += size
 
     def _ranked(self, prefix: str, query: str, limit: int) -> Iterator[SearchItem]:
         """The items of the sessions below ``prefix`` that fit the query, best first."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
+from nexus_tasks.storage import answer_bytes
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import Citation, Level
 
@@ -34,12 +35,13 @@ class Hit(NamedTuple):
     evidence: tuple[Citation, ...]
 
 
-_HITS = text(
-    """
-    SELECT m.id, m.external_id, m.level, m.content, m.confidence, m.times_reinforced, m.occurred_at, m.event_from,
-           m.event_to, m.claimed_at, m.time_zone, m.standing,
-           coalesce(m.last_validated_at, m.created_at), sessions.session_key, perspectives.observer,
-           coalesce(perspectives.subject, m.author), edges.found
+# The texts of the others (``ids`` that are not ``shown``) are not read.
+_HITS = """
+    SELECT m.id, m.external_id, m.level,
+           CASE WHEN m.id = ANY (CAST(:shown AS bigint[])) THEN m.content ELSE '' END AS content,
+           m.confidence, m.times_reinforced, m.occurred_at, m.event_from, m.event_to, m.claimed_at, m.time_zone,
+           m.standing, coalesce(m.last_validated_at, m.created_at) AS validated_at, sessions.session_key,
+           perspectives.observer, coalesce(perspectives.subject, m.author) AS subject, edges.found AS evidence
     FROM memories AS m
     LEFT JOIN sessions ON sessions.id = m.session_id
     LEFT JOIN perspectives ON perspectives.id = m.perspective_id
@@ -51,15 +53,25 @@ _HITS = text(
     ) AS edges
     WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[]))
     """
-)
+_READ = text(answer_bytes.all_or_first(_HITS, answer_bytes.CONTENT))
 
 
-def read_hits(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, Hit]:
-    """Read the memories with these ids: id → memory. Erased memories are left out."""
-    if not ids:
+def read_hits(tx: Transaction, namespace_id: int, shown: Sequence[int], others: Sequence[int] = ()) -> dict[int, Hit]:
+    """Read the memories with these ids: id → memory. Erased memories are left out.
+
+    Args:
+        shown: the memories to read.
+        others: memories to read without their texts, which are empty in the result.
+
+    Raises:
+        InvalidInput: the texts are too large for an answer (see ``answer_bytes``).
+    """
+    if not shown:
         return {}
-    rows = tx.execute(_HITS, {"namespace_id": namespace_id, "ids": list(ids)})
-    return {row[0]: Hit._make((*row[:-1], _citations(row[-1]))) for row in rows}
+    values = {"namespace_id": namespace_id, "shown": list(shown), "ids": [*shown, *others]}
+    rows = answer_bytes.checked(tx.execute(_READ, values).all())
+    end = len(Hit._fields) - 1
+    return {row.id: Hit._make((*row[:end], _citations(row.evidence))) for row in rows}
 
 
 def _citations(edges: Sequence[tuple[int, str | None, str]] | None) -> tuple[Citation, ...]:
