@@ -3,7 +3,10 @@
 A webhook is told at least once: after a crash between the answer and the commit it is told again, with the same id.
 
 A webhook that fails is not called by every job that has something to tell it. The jobs end, and their deliveries stay
-wanted. When the webhook's wait is over, the outbox asks for one of them, and after a success for all.
+wanted. When the webhook's wait is over, the outbox asks for one of them, and after a success for the others.
+
+A webhook that answers slowly does not hold all runs of its namespace. The outbox asks for the two oldest deliveries of
+each webhook, and each delivery that ends asks for the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from nexus_tasks.calling_out import post
 from nexus_tasks.errors import Permanent, Transient
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.storage import webhooks
+from nexus_tasks.storage.models import WebhookRow
 from nexus_tasks.storage.webhooks import Due
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
 from nexus_tasks.tasks.outboxes import of_rows
@@ -67,11 +72,22 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
     except Permanent:  # the webhook answers, and refuses this event
         with work.database.transaction() as tx:
             webhooks.succeeded(tx, found.hook)
+            following = webhooks.following(tx, found.delivery)
+        _go_on(work, found.hook, following)
         raise
     with work.database.transaction() as tx:
         webhooks.succeeded(tx, found.hook)
+        following = webhooks.following(tx, found.delivery)
         webhooks.set_state(tx, namespace_id, found.delivery.id, "sent")
-        return work.commit(tx, JobOutcome(status="completed", details={"event": found.delivery.event}))
+        outcome = work.commit(tx, JobOutcome(status="completed", details={"event": found.delivery.event}))
+    _go_on(work, found.hook, following)
+    return outcome
+
+
+def _go_on(work: NamespaceRun, hook: WebhookRow, following: int | None) -> None:
+    """Ask for the next delivery of the webhook. If the webhook had failed, the outbox asks for the others."""
+    if following is not None and hook.failures == 0:
+        follow_ups.ask_for(work.deployment, "deliver_webhook", namespace=work.namespace.name, delivery_id=following)
 
 
 def signature(secret: str, at: int, body: bytes) -> str:

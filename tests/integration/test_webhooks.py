@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -201,6 +201,52 @@ def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_w
     assert len(receiver.told) == 2
     assert len({headers["Nexus-Delivery"] for headers, _ in receiver.told}) == 1
     assert len({body for _, body in receiver.told}) == 1
+
+
+def test_a_webhook_that_answers_slowly_leaves_the_runs_of_its_namespace_to_others(private: Sandbox) -> None:
+    calls, calling, most, answer = list[str](), 0, 0, threading.Event()
+    lock = threading.Lock()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal calling, most
+            with lock:
+                calls.append(self.headers["Nexus-Delivery"])
+                calling += 1
+                most = max(most, calling)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer.wait(9)
+            with lock:
+                calling -= 1
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            nexus = Nexus(private.deployment)
+            nexus.create_namespace(NAMESPACE)
+            nexus.create_webhook(NAMESPACE, f"http://127.0.0.1:{server.server_port}/", events=["dream.finished"])
+            with private.deployment.database.transaction() as tx:
+                for number in range(200):
+                    webhooks.tell(tx, 1, "dream.finished", {"dream": number})
+            private.worker()
+            eventually(lambda: len(calls) >= webhooks.AT_A_TIME, within=60)
+            time.sleep(1)  # further calls have time to come, and must not
+            begun = time.monotonic()
+            say("I live in Lisbon.", end=True)
+            eventually(facts, within=60)
+            assert time.monotonic() - begun < 5
+            assert most == webhooks.AT_A_TIME
+            answer.set()
+            eventually(lambda: set(states(private)) == {"sent"}, within=60)
+        finally:
+            answer.set()
+            server.shutdown()
+    assert (most, len(calls), len(set(calls))) == (webhooks.AT_A_TIME, 200, 200)
 
 
 def test_a_webhook_that_fails_for_hours_is_called_seldom_paused_and_resumed(
