@@ -76,11 +76,12 @@ class OpenAICompatibleEmbedder:
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
 
     def _ask(self, texts: Sequence[str]) -> Vectors:
+        client = self._client  # first, because it names the extra when the HTTP client is missing
         import httpx2
 
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         try:
-            response = self._client.post(self._url, json=body)
+            response = client.post(self._url, json=body)
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
