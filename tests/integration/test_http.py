@@ -70,6 +70,28 @@ def test_errors_are_problems_with_a_remedy(here: Sandbox) -> None:
             assert problem["remedy"]
 
 
+def test_a_refused_method_is_told_all_methods_of_the_path(here: Sandbox) -> None:
+    with api(here) as client:
+        assert client.put("/v1/memories").headers["Allow"] == "GET, POST"
+        assert client.put("/v1/memories/1").headers["Allow"] == "DELETE, GET, PATCH"
+
+
+def test_a_number_is_no_time(here: Sandbox) -> None:
+    say("I like tea.")
+    space = {"namespace": NAMESPACE}
+    with api(here) as client:
+        for response in (
+            client.get("/v1/spend", params={**space, "until": "0.5"}),
+            client.get("/v1/finished-jobs", params={**space, "since": "1772323200"}),
+            client.get("/v1/memories", params={**space, "as_of": "1e3"}),
+            client.post("/v1/search", json={**space, "query": "tea", "until": 1_772_323_200}),
+            client.post("/v1/memories", json={**space, "text": "Tea.", "expires_at": 10**400}),
+        ):
+            assert response.status_code == 422, response.text
+            assert "a time such as 2026-03-01T12:00:00Z" in response.json()["detail"]
+        ok(client.get("/v1/spend", params={**space, "until": "2026-03-01T12:00:00Z"}))
+
+
 def test_no_token_no_answer_but_health(here: Sandbox) -> None:
     with api(here, token="") as client:
         for path in ("/v1/status", "/v1", "/v1/nothing"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -11,7 +10,7 @@ from pydantic import Field
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import AuditPage, TokenPage, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Namespace, Offset
+from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Namespace, Offset, Time
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import NewToken, TokenInfo, TokenScope
 
@@ -31,7 +30,7 @@ class TokenBody(NamedSpaceBody):
 
     name: str = Field(description="A name for people.")
     scopes: Entries[TokenScope] = Field(default=["read"])
-    expires_at: datetime | None = Field(None, description="The end of its validity. Default: it has no end.")
+    expires_at: Time | None = Field(None, description="The end of its validity. Default: it has no end.")
 
 
 class RotateBody(NamedSpaceBody):
@@ -76,8 +75,8 @@ async def audit(
     caller: Operator,
     namespace: Namespace = None,
     action: Annotated[str | None, Query(description="Such as erase.session, or erase for all erasures.")] = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> AuditPage:

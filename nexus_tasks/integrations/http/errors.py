@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from nexus_tasks import errors
 from nexus_tasks.errors import InvalidInput, NexusError, Throttled, faults
@@ -84,10 +85,15 @@ def install(app: FastAPI) -> None:
         return problem_of(wrong_request(error.errors()))
 
     @app.exception_handler(HTTPException)
-    async def refused(_request: Request, error: HTTPException) -> Response:
+    async def refused(request: Request, error: HTTPException) -> Response:
         remedies = {404: "The routes are in /openapi.json.", 405: "The methods of each route are in /openapi.json."}
         remedy = remedies.get(error.status_code, "Correct the request.")
-        return problem(error.status_code, error.detail, remedy=remedy, headers=error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # the framework names the methods of one route alone
+            of_the_path = [one for one in app.routes if one.matches(request.scope)[0] is not Match.NONE]
+            methods = {method for one in of_the_path for method in getattr(one, "methods", ())}
+            headers["Allow"] = ", ".join(sorted(methods))
+        return problem(error.status_code, error.detail, remedy=remedy, headers=headers)
 
     @app.exception_handler(Exception)
     async def unknown(_request: Request, _error: Exception) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -27,6 +26,7 @@ from nexus_tasks.integrations.http.parameters import (
     SessionBody,
     SpaceBody,
     Subject,
+    Time,
 )
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import ForgetReceipt, MemoryDetails, Receipt, Role
@@ -40,11 +40,11 @@ class SaidBody(Body):
     content: str = Field(max_length=limits.MESSAGE_CHARACTERS)
     role: Role = "user"
     author: str | None = Field(None, description="Default: the role.")
-    occurred_at: datetime | None = Field(None, description="Default: the time of storing. Without a zone: UTC.")
+    occurred_at: Time | None = Field(None, description="Default: the time of storing. Without a zone: UTC.")
     tool_calls: Entries[dict[str, Any]] = Field(default=[])
     time_zone: str | None = Field(None, description="The speaker's, such as Europe/Lisbon.")
     id: str | None = Field(None, description="Your own id of the message. A repeat of it is not stored again.")
-    expires_at: datetime | None = Field(None, description="From then on the message counts as superseded.")
+    expires_at: Time | None = Field(None, description="From then on the message counts as superseded.")
     erase_expired: bool = Field(False, description="Erase it within an hour after that time.")
     data: dict[str, Any] | None = Field(None, description="Your own JSON, which is stored with the message.")
 
@@ -70,7 +70,7 @@ class RememberBody(SpaceBody):
     text: str = Field(max_length=limits.MESSAGE_CHARACTERS, description="It should be clear without other messages.")
     author: str = "user"
     session_key: str = "notes"
-    expires_at: datetime | None = None
+    expires_at: Time | None = None
     erase_expired: bool = False
 
 
@@ -79,7 +79,7 @@ class ReviseBody(SpaceBody):
 
     content: str = Field(description="The corrected fact, at most 500 characters.")
     author: str = "user"
-    expires_at: datetime | None = None
+    expires_at: Time | None = None
     erase_expired: bool = False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query
@@ -12,7 +11,7 @@ from nexus_tasks.integrations.http.access import NamedSpaceBody
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator, Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import DroppedMessages, Quarantine, Resumed, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset, SpaceBody
+from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset, SpaceBody, Time
 from nexus_tasks.types import (
     DroppedJobs,
     FinishedJobs,
@@ -57,8 +56,8 @@ class ResumeBody(Body):
 async def spend(
     caller: Reader,
     namespace: Namespace = None,
-    since: Annotated[datetime | None, Query(description="Default: 30 days ago.")] = None,
-    until: Annotated[datetime | None, Query(description="Default: now.")] = None,
+    since: Annotated[Time | None, Query(description="Default: 30 days ago.")] = None,
+    until: Annotated[Time | None, Query(description="Default: now.")] = None,
 ) -> SpendReport:
     """Show the cost of model calls in USD, their number and their tokens, by day (UTC) and purpose."""
     nexus, name = await caller.one_or_all(namespace)
@@ -69,8 +68,8 @@ async def spend(
 async def finished_jobs(
     caller: Reader,
     namespace: Namespace = None,
-    since: Annotated[datetime | None, Query(description="Default: a day ago.")] = None,
-    until: Annotated[datetime | None, Query(description="Default: now.")] = None,
+    since: Annotated[Time | None, Query(description="Default: a day ago.")] = None,
+    until: Annotated[Time | None, Query(description="Default: now.")] = None,
 ) -> FinishedJobs:
     """Count the jobs that have finished, by kind and by how they ended."""
     nexus, name = await caller.one_or_all(namespace)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from nexus_tasks import limits
 from nexus_tasks.types import Level, Standing
@@ -19,13 +19,27 @@ _AS_OF = "Only memories that were valid at this time."
 _HEARD_ONLY = "With observer: only messages that this observer heard, and no digests."
 _STANDING = "Only memories that rest on words of at least this standing."
 
+
+def _no_number(given: Any) -> Any:
+    """Refuse a number as a time: pydantic takes it for seconds or milliseconds, by its size."""
+    try:
+        float(given)
+    except (TypeError, ValueError):
+        return given
+    except OverflowError:  # a number all the same
+        pass
+    raise ValueError("a time such as 2026-03-01T12:00:00Z is needed, not a number")
+
+
+Time = Annotated[datetime, BeforeValidator(_no_number)]
+
 Namespace = Annotated[str | None, Query(description=_NAMESPACE)]
 SessionKey = Annotated[str, Query(description="The session.")]
 OnlySession = Annotated[str | None, Query(description=_SESSION)]
 Observer = Annotated[str | None, Query(description=_OBSERVER)]
 Subject = Annotated[str | None, Query(description=_SUBJECT)]
 Levels = Annotated[list[Level] | None, Query(description="Only these levels. Default: all but archived messages.")]
-AsOf = Annotated[datetime | None, Query(description=_AS_OF)]
+AsOf = Annotated[Time | None, Query(description=_AS_OF)]
 Limit = Annotated[int, Query(ge=0, le=limits.PAGE_ROWS, description="The largest number on the page.")]
 Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET, description="How many to leave out at the beginning.")]
 MemoryId = Annotated[int, Path(description="The memory's id: 17 for the citation [m17].")]

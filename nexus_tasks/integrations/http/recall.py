@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -12,7 +11,7 @@ from nexus_tasks import limits
 from nexus_tasks.integrations.http.caller import Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import SearchResults
-from nexus_tasks.integrations.http.parameters import Entries, Namespace, Observer, RankedFilter
+from nexus_tasks.integrations.http.parameters import Entries, Namespace, Observer, RankedFilter, Time
 from nexus_tasks.types import ContextBlock, Level
 
 router = routes("recall")
@@ -24,9 +23,9 @@ class SearchBody(RankedFilter):
     query: str = Field(max_length=limits.QUERY_CHARACTERS, description="A question, or some words.")
     levels: Entries[Level] | None = Field(None, description="Only these levels. Default: all but archived messages.")
     categories: Entries[str] | None = Field(None, description="Only facts of these categories.")
-    since: datetime | None = Field(None, description="Only memories of this time or later. Without a zone: UTC.")
-    until: datetime | None = Field(None, description="Only memories of a time before this one.")
-    as_of: datetime | None = Field(None, description="Only memories that were valid at this time.")
+    since: Time | None = Field(None, description="Only memories of this time or later. Without a zone: UTC.")
+    until: Time | None = Field(None, description="Only memories of a time before this one.")
+    as_of: Time | None = Field(None, description="Only memories that were valid at this time.")
     limit: int = Field(10, ge=1, le=limits.SEARCH_RESULTS)
     collapse: bool = Field(True, description="Make one hit of memories that say the same.")
 
