@@ -32,6 +32,7 @@ _WORDS = {
     "gone": "was gone  ",
     "left": "left      ",
 }
+_PLANNED = {"added": "to add    ", "changed": "to change ", "removed": "to remove "}  # of --dry-run
 
 
 def init(
@@ -77,7 +78,8 @@ def init(
         emit({"pieces": pieces, "written": not dry_run, "undo": undo})
         return
     for step in steps:
-        say(f"{_WORDS[step.state]} {step.piece.what}: {_short(step.piece.path)}")
+        words = _WORDS | _PLANNED if dry_run else _WORDS
+        say(f"{words[step.state]} {step.piece.what}: {_short(step.piece.path)}")
         if dry_run:
             _print_changes(step)
     _explain(steps, undo=undo, dry_run=dry_run)

@@ -207,6 +207,8 @@ def test_a_dry_run_shows_the_changes_without_the_key_and_writes_nothing(
     before = contents(user)
     shown = CliRunner().invoke(app, ["init", "--yes", "--dry-run", "--agent", "codex"])
     assert shown.exit_code == 0
+    assert "to add     MCP entry of Codex: " in shown.stdout
+    assert "added" not in shown.stdout  # nothing was
     assert "+[mcp_servers.nexus]" in shown.stdout
     assert "NEXUS_MODEL=anthropic" in shown.stdout
     assert "swordfish" not in shown.output
