@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from nexus_tasks.errors import Permanent, Transient
 
-SECONDS = 5.0  # for each step: to connect, and to receive a part of the answer
+SECONDS = 5.0  # to connect
 LONGEST = 10.0  # seconds for all steps after the connection; a host that sends a byte at a time would never end
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: IPv6 addresses that have an IPv4 address in their last bits
 _GLOBAL = ipaddress.ip_network("2000::/3")
@@ -42,6 +42,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) ->
     connection = http.client.HTTPConnection(host, port, timeout=SECONDS)
     try:
         plain = socket.create_connection((_address(host, port, private=private), port), timeout=SECONDS)
+        plain.settimeout(LONGEST)  # else an answer that begins after 5 s would be a failure
         with _ending(plain, LONGEST):
             secure = parts.scheme == "https"
             connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host) if secure else plain

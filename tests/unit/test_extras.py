@@ -75,12 +75,12 @@ def command(*arguments):
     raise result.exception or AssertionError(result.output)
 
 def embed_without_client():
-    sys.modules["httpx2"], kept = None, sys.modules.get("httpx2")
+    sys.modules["httpx2"] = None
     try:
         url = "http://127.0.0.1:1"
         embedder(Settings(embedder="openai-compatible", embedder_model="m", embedder_url=url)).embed(["tea"])
     finally:
-        sys.modules["httpx2"] = kept
+        del sys.modules["httpx2"]
 
 answers, failed = [], {}
 for use in uses:
