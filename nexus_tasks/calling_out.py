@@ -21,6 +21,8 @@ SECONDS = 5.0  # to connect
 LONGEST = 10.0  # seconds for all steps after the connection; a host that sends a byte at a time would never end
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: IPv6 addresses that have an IPv4 address in their last bits
 _GLOBAL = ipaddress.ip_network("2000::/3")
+# Special-purpose networks that Python 3.11 calls global: documentation (RFC 9637), and relays of 6to4 (RFC 7526).
+_RESERVED = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:
@@ -109,4 +111,4 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
             return _is_public(inner)
         if address not in _GLOBAL:
             return False
-    return address.is_global and not address.is_multicast
+    return address.is_global and not address.is_multicast and not any(address in one for one in _RESERVED)

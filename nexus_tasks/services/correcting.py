@@ -16,6 +16,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services.ingestion import SessionWriter, scrubbed
 from nexus_tasks.services.memories import show_memory
 from nexus_tasks.storage import audit, embeddings, namespaces
+from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import MemoryDetails, Message, check_namespace
 
 SESSION = "corrections"
@@ -33,19 +34,21 @@ def revise(
     erase_expired: bool,
 ) -> MemoryDetails:
     """See :meth:`nexus_tasks.client.Nexus.revise`."""
-    content = " ".join(content.split())
-    if len(content) > LONGEST_FACT:
-        raise InvalidInput(f"content has {len(content):,} characters; a fact has at most {LONGEST_FACT}.")
+    line = " ".join(content.split())
+    if len(line) > LONGEST_FACT:
+        raise InvalidInput(f"content has {len(line):,} characters; a fact has at most {LONGEST_FACT}.")
+    with deployment.database.reading() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+    if known.scrub:  # before the lines are joined: behind a space, the rest of a secret looks like a word
+        line = " ".join(scrub(content).split())
     message = Message(
-        content=content,
+        content=line,
         author=author,
         occurred_at=datetime.now(UTC),
         id=f"correction:{uuid.uuid4()}",
         expires_at=expires_at,
         erase_expired=erase_expired,
     )
-    with deployment.database.reading() as tx:
-        known = namespaces.get(tx, check_namespace(namespace))
     if known.scrub:
         message = scrubbed(message)
     vectors = vectors_of(deployment.embedder, [message.content])

@@ -60,7 +60,8 @@ def forget(
     else:
         forgotten = _committed(deployment, namespace, "erase.namespace", forgetting.forget_namespace)
     try:
-        context_file.erase(str(deployment.settings.home), namespace)  # workers write the files again within 30 s
+        home = str(deployment.settings.home)  # workers write the files that still exist again within 30 s
+        context_file.erase(home, namespace, session=session_key, everything=everything)
     except OSError as error:
         log.warning("A context file of %s could not be erased; a worker writes it again: %s", namespace, error.strerror)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)

@@ -121,17 +121,23 @@ def drop_session(home: str, namespace: str, session: str) -> None:
         os.unlink(_session_file(home, namespace, session))
 
 
-def erase(home: str, namespace: str) -> None:
+def erase(home: str, namespace: str, *, session: str | None = None, everything: bool = False) -> None:
     """Erase the texts of a namespace's context file and of its sessions' files. Workers write those that still exist.
+
+    Args:
+        session: a session that is erased. Its file, which begins with the session's key, is deleted.
+        everything: whether all sessions are erased.
 
     Raises:
         OSError: a file cannot be written.
     """
     if os.path.exists(_file(home, namespace)):
         put(home, namespace, "")
-    for name, session in sessions_asked_for(home):
-        if name == namespace:
-            put_session(home, name, session, "")
+    for name, key in sessions_asked_for(home):
+        if name == namespace and (everything or key == session):
+            drop_session(home, name, key)
+        elif name == namespace:
+            put_session(home, name, key, "")
 
 
 def _session_files(home: str) -> list[str]:

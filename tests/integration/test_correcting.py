@@ -301,3 +301,12 @@ def test_a_message_whose_secrets_were_replaced_is_no_changed_message() -> None:
     say({"id": "m2", "content": secret})
     Nexus().set_namespace(NAMESPACE, scrub=True)
     assert Nexus().ingest(NAMESPACE, "chat", [Message(id="m2", content=secret)]).duplicates == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_a_secret_split_over_lines_is_scrubbed_in_a_revision() -> None:
+    token = "ghp_" + "a1B2c3D4e5F6" * 3
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, f"The token is\n{token[:20]}\n{token[20:]}")
+    assert token[:20] not in new.content
+    assert token[20:] not in new.content

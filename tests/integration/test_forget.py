@@ -19,6 +19,7 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage.erasure.vacuum import WORDLESS
 from nexus_tasks.storage.models import Base
+from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
 from tests import commandline
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
@@ -526,3 +527,14 @@ def test_no_file_of_an_embedded_home_holds_what_was_erased(tmp_path: Path) -> No
     finally:
         embedded.stop(home)
     assert files() == []
+
+
+def test_no_context_file_names_an_erased_session(here: Sandbox) -> None:
+    home, keys = str(here.folder), ("alpha-key", "beta-key")
+    for key in keys:
+        Nexus().ingest("acme", key, [{"content": "I was here."}], observers=[])
+        context_file.put_session(home, "acme", key, "Said.")
+    Nexus().forget("acme", session_key="alpha-key")
+    assert [key for _, key in context_file.sessions_asked_for(home)] == ["beta-key"]
+    Nexus().forget("acme", everything=True)
+    assert context_file.sessions_asked_for(home) == {}

@@ -229,3 +229,12 @@ def test_threads_of_ended_streams_end(here: Sandbox, monkeypatch: pytest.MonkeyP
                 next(response.iter_bytes())
             eventually(lambda: client.get("/v1/export", params={"namespace": "acme"}).status_code == 200)
     assert threading.active_count() - before < 80
+
+
+@pytest.mark.parametrize("second", [f"Bearer {TOKEN}", "Bearer another"])
+def test_a_request_with_two_tokens_is_refused(here: Sandbox, second: str) -> None:
+    both = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", second)]
+    with api(here, "") as client:
+        answer = client.get("/v1/namespaces", headers=both)
+        assert (answer.status_code, answer.json()["remedy"]) == (400, "Send one.")
+        assert client.get("/v1/namespaces", headers=both[:1]).status_code == 200

@@ -68,12 +68,17 @@ class TokenRequired:
         self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401 or 503."""
+        """Pass the request on, or answer 400, 401 or 503."""
         if scope["type"] != "http" or not self.guarded(scope["path"]):
             await self.app(scope, receive, send)
             return
+        given = Headers(scope=scope).getlist("authorization")
+        if len(given) > 1:  # a proxy may have checked the other one
+            refusal = problem(400, "The request has several Authorization headers.", remedy="Send one.")
+            await refusal(scope, receive, send)
+            return
         try:
-            access = await self._access(Headers(scope=scope).get("authorization", ""))
+            access = await self._access(given[0] if given else "")
         except NexusError as error:
             busy = problem(503, "The token cannot be checked now.", remedy=error.remedy, headers={"Retry-After": "5"})
             await busy(scope, receive, send)

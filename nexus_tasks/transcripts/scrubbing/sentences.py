@@ -58,6 +58,27 @@ def _told() -> re.Pattern[str]:
 
 
 @cache
+def _told_abroad() -> re.Pattern[str]:
+    """ "la contraseña del wifi es X", "le mot de passe, c'est X", "пароль — X"."""
+    return re.compile(
+        rf"(?:passwor[dt]|{'|'.join(ABROAD)})\b"
+        r"(?:\s++(?:del|de\s++la|de|du|des|da|do|für|fuer|vom|von|zum|от|для|к)\s++[\w .@'’/-]{1,40}?)?"
+        r"(?:,?\s++(?:es|est|c['’]est|é|è|ist|lautet|war|jest|to|är|это|такой)"
+        r"(?:\s++(?:ahora|maintenant|jetzt|nun|теперь))?(?:\s*+:)?|\s++[—–-]|\s*+:)\s++"
+        r"(?P<open>[\"'“„«‘`*]{0,3})\s?(?P<value>\S{5,80})",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _told_east() -> re.Pattern[str]:
+    """ "パスワードはXです", "密码是X", "비밀번호는 X": the value ends before the next letter of the sentence."""
+    return re.compile(
+        r"(?:パスワード|密码|密碼|비밀번호)\s?(?:は|が|是|为|為|는|은)\s?[:：]?\s?[「『“\"'`]{0,2}(?P<value>[!-~]{5,80})"
+    )
+
+
+@cache
 def _told_key() -> re.Pattern[str]:
     """ "secret is X", "API key for the shop: X"."""
     return re.compile(
@@ -123,7 +144,9 @@ def scrub_sentences(text: str) -> str:
     """``text`` without the passwords that its sentences tell."""
     parts, done = list[str](), 0
     for at in occurrences(text, _STARTS):
-        found = _password_at(text, at, done) if at >= done and not text[at - 1 : at].isalnum() else None
+        # Japanese and Chinese have no space before a word, and all of its letters stand behind U+3000.
+        begins = not text[at - 1 : at].isalnum() or text[at] >= "\u3000"
+        found = _password_at(text, at, done) if at >= done and begins else None
         if found:
             start, end, kind = found
             parts += [text[done:start], placeholder(kind)]
@@ -137,6 +160,9 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
         told = _told().match(text, at)
         if told and _is_told(told, text[max(earliest, at - 80) : at]):
             return _span(told, "password")
+        for abroad in (_told_abroad().match(text, at), _told_east().match(text, at)):
+            if abroad and looks_like_a_password(_bare(abroad["value"].rstrip("»”“"))):
+                return _span(abroad, "password")
         grouped = _grouped().match(text, at)
         if grouped:
             return *grouped.span("value"), "password"
@@ -167,8 +193,8 @@ def _span(match: re.Match[str], kind: str, group: str = "value") -> tuple[int, i
 
 def _bare(value: str) -> str:
     """``value`` without the sentence's punctuation and quotes behind it."""
-    value = value.partition('\\"')[0].rstrip("\"'”’`*")
-    return value.rstrip(".,;:?)").rstrip("\"'”’`*")
+    value = value.partition('\\"')[0].rstrip("\"'”’`*»“")
+    return value.rstrip(".,;:?)。").rstrip("\"'”’`*»“")
 
 
 def _is_told(match: re.Match[str], before: str) -> bool:
