@@ -34,6 +34,7 @@ OF_CURSOR = {"UserPromptSubmit": "beforeSubmitPrompt", "PostToolUse": "postToolU
 def milliseconds(command: list[str], stdin: str, environment: dict[str, str]) -> tuple[float, float]:
     """The median and the 95th percentile of so many starts."""
     took = []
+    subprocess.run(command, input=stdin.encode(), env=environment, capture_output=True, check=False)  # it may compile
     for _ in range(TIMES):
         began = time.perf_counter()
         done = subprocess.run(command, input=stdin.encode(), env=environment, capture_output=True, check=False)
@@ -47,6 +48,7 @@ def main() -> None:
     nexus = str(Path(sys.executable).with_name("nexus"))
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "NEXUS_HOME": home, "NEXUS_HOOK_NAMESPACE": "shop"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
         context_file.put(home, "shop", "- ann deploys on Tuesdays [m1]\n" * 190)
         bare, slow = milliseconds([sys.executable, "-I", "-c", "pass"], "", environment)
         rows: list[list[object]] = [

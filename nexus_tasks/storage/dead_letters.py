@@ -19,9 +19,12 @@ from typing import Any, cast
 
 from sqlalchemy import ColumnElement, CursorResult, func, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import defer
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, Namespace
+
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters; an error may quote a whole message or answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,8 @@ class Failure:
     """The last error of a job that gave up, and the numbers of the job's failures.
 
     ``errors`` counts the runs that raised an error. ``crashes`` counts the runs whose worker process died.
-    ``first_at`` is the time of the first failure.
+    ``first_at`` is the time of the first failure. The letter keeps the first 10,000 characters of ``message`` and the
+    last 100,000 of ``traceback``.
     """
 
     error_type: str
@@ -75,8 +79,8 @@ def store(
             urgency=asked.urgency,
             worker=why.worker,
             error_type=why.error_type,
-            message=why.message,
-            traceback=why.traceback,
+            message=why.message[:LONGEST_MESSAGE],
+            traceback=why.traceback[-LONGEST_TRACEBACK:],
             errors=why.errors,
             crashes=why.crashes,
             first_at=why.first_at,
@@ -126,10 +130,11 @@ class Filter:
 def listed(tx: Transaction, which: Filter, limit: int = 100, *, skip: int = 0) -> Sequence[tuple[DeadLetter, str]]:
     """At most ``limit`` selected dead letters with the names of their namespaces, newest first.
 
-    The ``skip`` newest letters are left out.
+    The ``skip`` newest letters are left out. Tracebacks are not read.
     """
     query = (
         select(DeadLetter, Namespace.name)
+        .options(defer(DeadLetter.traceback))
         .join(Namespace, Namespace.id == DeadLetter.namespace_id)
         .where(*which.conditions())
         .order_by(DeadLetter.id.desc())

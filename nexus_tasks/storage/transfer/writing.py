@@ -12,7 +12,7 @@ from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.models.base import written_columns
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 
-AT_ONCE = 1_000
+AT_ONCE = 50  # rows in memory at a time: a message may have 1,000,000 characters
 
 
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
