@@ -108,6 +108,21 @@ def test_a_permanent_error_is_a_dead_letter_at_once(here: Sandbox) -> None:
     assert engine.claims.counts("acme") == {}
 
 
+def test_a_dead_letter_keeps_the_beginning_of_a_long_error(here: Sandbox) -> None:
+    def quote_everything(*_: object) -> None:
+        raise Permanent("never " + "x" * 1_000_000)
+
+    BODIES["a"] = quote_everything
+    asked = play.delay()
+    work()
+    [(message, traceback)] = here.sql("SELECT message, traceback FROM dead_letters")
+    assert message.startswith("never x")
+    assert len(message) == 10_000
+    assert len(traceback) == 100_000
+    [listed] = Nexus().jobs(namespace="acme", status="dead")
+    assert (listed.id, listed.error) == (asked.id, message)
+
+
 def test_unknown_errors_end_as_a_dead_letter_after_so_many_attempts(here: Sandbox, bench: Bench) -> None:
     asked = play.delay(plan=("bug",))
     for attempt in range(1, 6):
