@@ -74,6 +74,7 @@ def test_a_refused_method_is_told_all_methods_of_the_path(here: Sandbox) -> None
     with api(here) as client:
         assert client.put("/v1/memories").headers["Allow"] == "GET, POST"
         assert client.put("/v1/memories/1").headers["Allow"] == "DELETE, GET, PATCH"
+        assert client.put("/v1/jobs/repair").headers["Allow"] == "POST"
 
 
 def test_a_number_is_no_time(here: Sandbox) -> None:

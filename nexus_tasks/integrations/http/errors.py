@@ -90,7 +90,10 @@ def install(app: FastAPI) -> None:
         remedy = remedies.get(error.status_code, "Correct the request.")
         headers = dict(error.headers or {})
         if error.status_code == 405:  # the framework names the methods of one route alone
-            of_the_path = [one for one in app.routes if one.matches(request.scope)[0] is not Match.NONE]
+            matching = [one for one in app.routes if one.matches(request.scope)[0] is not Match.NONE]
+            # `/v1/jobs/repair` also matches `/v1/jobs/{id}`, which is another path in the document.
+            path = min((getattr(one, "path", "") for one in matching), key=lambda template: template.count("{"))
+            of_the_path = [one for one in matching if getattr(one, "path", "") == path]
             methods = {method for one in of_the_path for method in getattr(one, "methods", ())}
             headers["Allow"] = ", ".join(sorted(methods))
         return problem(error.status_code, error.detail, remedy=remedy, headers=headers)
