@@ -446,8 +446,6 @@ local full = {} -- lines without room, so that a script that asks for many jobs 
 local function ready(key, position, fresh)
   local f = fresh and { fresh.namespace, fresh.queue } or redis.call('HMGET', key, 'namespace', 'queue')
   local line = line_key(f[1], f[2])
-  -- While a line exists there is no room, because each script that makes room also fills the line.
-  if fresh and not full[line] and redis.call('EXISTS', line) == 1 then full[line], added[line] = true, true end
   full[line] = full[line] or room(f[1], f[2]) <= 0
   if not full[line] then return to_pending(key, fresh) end
   to_line(key, position, fresh)
