@@ -6,18 +6,14 @@ import email
 import json
 import os
 import re
-import secrets
-import signal
 import subprocess
 import sys
-import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from nexus_tasks import embedded
-from tests.sandbox import eventually
 
 ROOT = Path(__file__).parents[2]
 PROBE = """
@@ -99,42 +95,6 @@ def check_mcp(nexus: Path, cwd: Path, home: Path) -> None:
         assert server.wait(timeout=60) == 0
 
 
-def check_http(nexus: Path, cwd: Path, home: Path) -> None:
-    """`nexus serve` stores and finds a message for `curl`, and serves the page for a browser."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "CELERY_", "ANTHROPIC_", "PYTHON"))}
-    token = secrets.token_urlsafe()
-    log = home.parent / "serve.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [nexus, "serve", "0"],
-            cwd=cwd,
-            env={**kept, "NEXUS_HOME": str(home), "NEXUS_HTTP_TOKEN": token},
-            stdin=subprocess.DEVNULL,
-            stderr=output,
-        )
-    try:
-        found = eventually(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), within=120)
-        assert found
-        said = [{"id": "m1", "author": "ann", "content": "I moved to Lisbon in March."}]
-        for path, body in (
-            ("messages", {"namespace": "me", "session_key": "chat-42", "messages": said}),
-            ("search", {"namespace": "me", "query": "Where does Ann live?", "limit": 1}),
-        ):
-            asked = urllib.request.Request(
-                f"{found[0]}/v1/{path}",
-                json.dumps(body).encode(),
-                {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            )
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                told = answer.read().decode()
-        assert "Lisbon" in told
-        with urllib.request.urlopen(found[0], timeout=60) as answer:
-            assert "<html" in answer.read().decode()
-    finally:
-        server.terminate()
-        assert server.wait(60) == -signal.SIGTERM, log.read_text()  # Uvicorn ends, and then lets the signal end it
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)  # it installs the wheel with all that the wheel needs
 def test_the_wheel_works_alone(tmp_path: Path) -> None:
@@ -157,8 +117,6 @@ def test_the_wheel_works_alone(tmp_path: Path) -> None:
         report = run(commands / "celery", "-A", "nexus_tasks", "report", cwd=elsewhere, **home)
         assert "nexus_tasks" in report
         check_mcp(commands / "nexus", elsewhere, tmp_path / "home")
-        run(*pip, "--constraint", ROOT / "constraints.txt", f"{wheel}[http]", cwd=tmp_path)
-        check_http(commands / "nexus", elsewhere, tmp_path / "home")
         assert list(elsewhere.iterdir()) == []
     finally:
         embedded.stop(tmp_path / "home" / "demo")
