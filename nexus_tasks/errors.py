@@ -126,7 +126,7 @@ class InvalidInput(NexusError, ValueError):
 
 
 def too_large(size: int, most: int) -> InvalidInput:
-    """The error of an answer whose texts have ``size`` bytes, and may have ``most``."""
+    """The error for an answer with too much text: ``size`` bytes, where ``most`` bytes are allowed."""
     return InvalidInput(
         f"The texts of this answer have {size:,} bytes; an answer has at most {most:,}.",
         remedy="Ask for fewer entries with a smaller `limit`.",

@@ -37,8 +37,8 @@ def beginning(sql: str, size: str) -> str:
     """The statement of the first rows of ``sql`` that fit together: at least one row, if there are any.
 
     Args:
-        sql: a statement whose rows have the columns of ``size``, in the order of the answer.
-        size: the bytes of a row, such as :data:`MESSAGE`.
+        sql: a statement that gives the rows in the order of the answer. Its rows have the columns that ``size`` names.
+        size: an SQL expression for the bytes of text in one row, such as :data:`MESSAGE`.
 
     Returns:
         A statement with three more columns: ``place`` (of the row), ``asked`` (the number of rows of ``sql``) and

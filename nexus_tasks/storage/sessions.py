@@ -195,7 +195,7 @@ def details(tx: Transaction, session: SessionRow, observation: ObservationStats 
 def _page(tx: Transaction, session: SessionRow, wanted: Page) -> tuple[list[SaidMessage], bool]:
     """The messages of a page, oldest first, and whether there are more messages beyond the page.
 
-    A page whose texts are too large ends earlier (see ``answer_bytes``).
+    A page ends before ``limit`` messages when these have more than 16 MB of text (see ``answer_bytes.py``).
     """
     values: dict[str, Any] = {"after": wanted.after, "before": wanted.before, "limit": wanted.limit + 1}
     values |= {"session_id": session.id}

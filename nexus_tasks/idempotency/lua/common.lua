@@ -297,8 +297,8 @@ end
 
 -- Moves the claim into the state `pending`. Returns its wake-up, which the caller of the script publishes. Nearly
 -- every job passes through this function, so it reads all fields with one command. `fresh` is the request of a claim
--- that this script makes: such a claim is in no index. Its fields are in `fresh.fields`, and are written here too,
--- because one command for all fields costs half as much as two.
+-- that this script makes: such a claim is in no index. Its fields are in `fresh.fields`. This function
+-- writes them together with the state, because one command costs less than two.
 local function to_pending(key, fresh)
   local f
   if fresh then
