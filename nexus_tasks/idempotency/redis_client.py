@@ -59,8 +59,8 @@ class _WarySentinelPool(WaryPool, SentinelConnectionPool):
 class Script:
     """A Lua script of the Redis server. It calls the server as redis-py's own ``Script`` does, with the same retries.
 
-    It leaves out redis-py's metrics, its callbacks for answers and its choice by command. They took about a tenth of the
-    CPU time of ``.delay()``, which is one such call.
+    It leaves out redis-py's metrics, its callbacks for answers and its choice by command. They took about a tenth of
+    the CPU time of ``.delay()``, which is one such call.
     """
 
     def __init__(self, redis_client: Any, source: str) -> None:

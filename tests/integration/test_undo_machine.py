@@ -360,7 +360,7 @@ def test_what_holds_does_not_depend_on_the_order_of_reflections_undos_and_erasur
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_holds_does_not_depend_on_the_order_for_long(claude: Callable[..., Sandbox], standin: StandIn) -> None:
-    drive(claude, standin, examples=20, steps=30)
+    drive(claude, standin, examples=40, steps=30)
 
 
 def test_the_machine_follows_every_way(claude: Callable[..., Sandbox], standin: StandIn) -> None:
