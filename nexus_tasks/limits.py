@@ -53,7 +53,7 @@ HTTP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408
 # --- the API over HTTP ------------------------------------------------------------------------------------------------
 HTTP_IMPORT_BYTES = 268_435_456  # of the body of an import; beyond: status 413
 HTTP_ANSWER_SECONDS = 60  # for the answer of a call; beyond: status 504
-HTTP_LONG_SECONDS = 600  # for the answer of a long call: a question, an import, the plan of a dream
+HTTP_LONG_SECONDS = 600  # of a long call: a question, an import, the plan of a dream, a body beyond 65,536 bytes
 HTTP_LONG_CALLS = 8  # long calls and exports at a time in a process; beyond: status 503
 HTTP_NAMESPACE_LONG_CALLS = 4  # of these with the tokens of a namespace; beyond: status 503
 HTTP_STREAMS = 100  # streams of jobs' events at a time in a process; beyond: status 503

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from nexus_tasks import Nexus, limits
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.http import progress
+from nexus_tasks.services import intake
+from nexus_tasks.services.ingestion import SessionWriter
 from tests.integration.http_client import api, ok
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.sandbox import Sandbox, eventually
@@ -161,3 +164,35 @@ def test_a_call_without_an_answer_in_time_is_a_problem(here: Sandbox, monkeypatc
         late = client.post("/v1/search", json={**SPACE, "query": "tea"})
         held.set()
         assert (late.status_code, late.json()["type"]) == (504, "urn:nexus-tasks:WaitTimeout")
+
+
+def test_a_call_with_a_long_body_has_the_time_of_a_long_call(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(intake, "without_secrets", _slowly(1.0, intake.without_secrets))
+    said = {**SPACE, "session_key": "log", "messages": [{"content": f"Ship {n}."} for n in range(4_000)]}
+    with api(here) as client:
+        assert ok(client.post("/v1/messages", json=said))["stored"] == 4_000
+
+
+def test_after_messages_without_an_answer_in_time_a_repeat_stores_nothing_twice(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(SessionWriter, "enqueue", _slowly(1.0, SessionWriter.enqueue))  # behind the commit
+    said = {**SPACE, "session_key": "log", "messages": [{"content": "Ship 1.", "id": "1"}, {"content": "Ship 2."}]}
+    with api(here) as client:
+        late = client.post("/v1/messages", json=said)
+        assert late.status_code == 504
+        assert "may be stored already" in late.json()["detail"]
+        assert "Send the same messages to the same session again" in late.json()["remedy"]
+        monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 60)
+        again = ok(client.post("/v1/messages", json=said))
+        assert (again["stored"], again["duplicates"]) == (0, 2)
+
+
+def _slowly(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    def slow(*args: Any, **given: Any) -> Any:
+        time.sleep(seconds)
+        return function(*args, **given)
+
+    return slow

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
@@ -23,6 +23,7 @@ from nexus_tasks.integrations.serving import turns
 from nexus_tasks.types import Document
 
 PREFIX = "/v1"
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def as_json(document: Document) -> bytes:
@@ -75,7 +76,8 @@ class DocumentRoute(APIRoute):
 def _answering(endpoint: Callable[..., Awaitable[Any]], status: int, *, long: bool) -> Callable[..., Any]:
     @functools.wraps(endpoint)
     async def answer(*args: Any, **given: Any) -> Response:
-        seconds = limits.HTTP_LONG_SECONDS if long else limits.HTTP_ANSWER_SECONDS
+        takes_long = long or bodies.has_long_body.get()
+        seconds = limits.HTTP_LONG_SECONDS if takes_long else limits.HTTP_ANSWER_SECONDS
         work = asyncio.ensure_future(endpoint(*args, **given))
         try:
             done, _ = await asyncio.wait({work}, timeout=seconds)
@@ -85,13 +87,23 @@ def _answering(endpoint: Callable[..., Awaitable[Any]], status: int, *, long: bo
         if not done:
             turns.keep_until(work)
             raise WaitTimeout(
-                f"There was no answer within {seconds} s. The work goes on.",
-                remedy="Look at the state before you ask again, or ask for less.",
+                f"There was no answer within {seconds} s. The work goes on, and what it writes may be stored already.",
+                remedy=getattr(endpoint, "unanswered", "Look at the state before you ask again, or ask for less."),
             )
         made = work.result()
         return made if isinstance(made, Response) else Response(as_json(made), status, None, "application/json")
 
     return answer
+
+
+def unanswered(remedy: str) -> Callable[[F], F]:
+    """A decorator of a route's function: what to do after a call that had no answer in time."""
+
+    def marked(endpoint: F) -> F:
+        endpoint.unanswered = remedy  # type: ignore[attr-defined]
+        return endpoint
+
+    return marked
 
 
 def routes(tag: str) -> APIRouter:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nexus_tasks import limits
 from nexus_tasks.integrations.http.caller import Corrector, Eraser, Reader, Writer
-from nexus_tasks.integrations.http.documents import routes
+from nexus_tasks.integrations.http.documents import routes, unanswered
 from nexus_tasks.integrations.http.pages import MemoryPage, PerspectivePage, next_offset
 from nexus_tasks.integrations.http.parameters import (
     AsOf,
@@ -84,6 +84,7 @@ class ReviseBody(SpaceBody):
 
 
 @router.post("/messages")
+@unanswered("Send the same messages to the same session again: those that are stored count as duplicates.")
 async def ingest(caller: Writer, body: IngestBody) -> Receipt:
     """Store messages of a session. Facts are derived from them in the background."""
     nexus, name = await caller.space(body.namespace)
