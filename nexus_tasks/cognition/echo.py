@@ -27,6 +27,7 @@ _CITED = re.compile(
 _ID = re.compile(r"\[m(\d{1,18})\]")
 _NO_WORD = re.compile(r"[\W_]+")
 _COMPARED = 80  # characters of a memory that a line must contain (chosen by hand, not measured)
+_READ = 1_000  # characters of a memory in which its first 80 characters without punctuation are
 _SAYING = frozenset(
     content_words("assistant user say said says tell told know known remember mention note noted confirm")
 )
@@ -42,13 +43,13 @@ def cited_ids(text: str) -> set[int]:
 
 
 def told_by(tx: Transaction, namespace_id: int, said: Iterable[tuple[str, str]]) -> Mapping[int, str]:
-    """The texts of the memories that people's messages cite: memory id → text.
+    """The beginnings of the memories that people's messages cite: memory id → text.
 
     Args:
         said: the role and the text of each message.
     """
     ids = {number for role, text in said if role == "user" for number in cited_ids(text)}
-    return memories.contents(tx, namespace_id, ids) if ids else {}
+    return memories.contents(tx, namespace_id, ids, characters=_READ) if ids else {}
 
 
 def without_echo(text: str, role: str, told: Mapping[int, str]) -> str:

@@ -138,10 +138,14 @@ def _read(tx: Transaction, rows: str, values: Mapping[str, Any]) -> Sequence[Row
     return answer_bytes.checked(tx.execute(text(answer_bytes.all_or_first(rows, answer_bytes.MEMORY)), values).all())
 
 
-def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> dict[int, str]:
-    """The texts of the memories with these ids: memory id → text. Ids of other namespaces are left out."""
-    query = select(Memory.id, Memory.content).where(Memory.namespace_id == namespace_id, Memory.id.in_(memory_ids))
-    return {row.id: row.content for row in tx.execute(query)}
+def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int], *, characters: int) -> dict[int, str]:
+    """The first ``characters`` characters of the memories with these ids: memory id → text.
+
+    Ids of other namespaces are left out.
+    """
+    beginning = func.left(Memory.content, characters)
+    query = select(Memory.id, beginning).where(Memory.namespace_id == namespace_id, Memory.id.in_(memory_ids))
+    return {row[0]: row[1] for row in tx.execute(query)}
 
 
 def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:

@@ -76,7 +76,7 @@ def _search(resources: Resources, asked: AnswerRequest, query: str, tokens: int)
 def _around(tx: Transaction, scope: Filter, wanted: Lookup, shown: Collection[int]) -> list[ContextRow]:
     if wanted.memory_id is None or wanted.memory_id not in shown:  # the model may only name what it has seen
         return []
-    return context_rows.around(tx, scope, wanted.memory_id, TURNS_AROUND)
+    return context_rows.around(tx, scope, wanted.memory_id, TURNS_AROUND, characters=LONGEST_LINE + 1)
 
 
 def _span(tx: Transaction, scope: Filter, wanted: Lookup) -> list[ContextRow]:
@@ -85,7 +85,8 @@ def _span(tx: Transaction, scope: Filter, wanted: Lookup) -> list[ContextRow]:
         until = datetime.fromisoformat(wanted.until or wanted.since or "").replace(tzinfo=UTC)
     except ValueError:
         return []
-    return context_rows.between(tx, scope, since, until + timedelta(days=1), MOST_OF_SPAN)
+    until += timedelta(days=1)
+    return context_rows.between(tx, scope, since, until, MOST_OF_SPAN, characters=LONGEST_LINE + 1)
 
 
 def _within(tokens: int, lines: Iterable[AnswerLine]) -> dict[int, AnswerLine]:

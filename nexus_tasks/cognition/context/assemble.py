@@ -92,8 +92,11 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         min_standing=ask.min_standing,
         heard_only=ask.heard_only,
     )
-    digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
     whole, block = ask.max_tokens, BudgetedBlock(max_tokens=ask.max_tokens)
+    longest = context_rows.longest_text(whole)
+    digests, tail = (
+        context_rows.of_session(tx, wanted, ask.session_key, POOL, longest=longest) if ask.session_key else ({}, [])
+    )
     about = profile.section(block)
     digest = block.section("Digest", lambda line: line.content)
     contradictions = block.section("Contradictions", _dated_to_the_day)
@@ -111,7 +114,9 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         )
     digest.fill(_digest_that_fits(digests, SHARE_DIGESTS * whole), SHARE_DIGESTS * whole)
     if ask.query:
-        fitting = by_query.find(tx, embedder, wanted, ask.query, limit=_limit(whole), least=MIN_CONFIDENCE)
+        fitting = by_query.find(
+            tx, embedder, wanted, ask.query, limit=_limit(whole), least=MIN_CONFIDENCE, longest=longest
+        )
         contradictions.fill(fitting.contradictions[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
         reflections.fill(fitting.reflections, SHARE_REFLECTIONS * whole)
         lines = [line for line in fitting.lines if not {line.id, *fitting.sources.get(line.id, ())} & ask.without]
@@ -119,7 +124,7 @@ def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Budgeted
         messages.sort(_in_order_of_time)
         later: Sequence[ContextRow] = ()
     else:
-        found = context_rows.newest(tx, wanted, list(MIN_CONFIDENCE.items()), POOL)
+        found = context_rows.newest(tx, wanted, list(MIN_CONFIDENCE.items()), POOL, longest=longest)
         contradictions.fill(
             _kept(_ranked(found["contradiction"]), ask)[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole
         )

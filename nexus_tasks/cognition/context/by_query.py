@@ -46,16 +46,24 @@ class Fitting:
 
 
 def find(
-    tx: Transaction, embedder: Embedder, wanted: Filter, query: str, *, limit: int, least: Mapping[str, float]
+    tx: Transaction,
+    embedder: Embedder,
+    wanted: Filter,
+    query: str,
+    *,
+    limit: int,
+    least: Mapping[str, float],
+    longest: int,
 ) -> Fitting:
     """Search for the memories that fit ``query``.
 
     Args:
         least: level → the lowest confidence of a shown memory.
+        longest: the most bytes of a text that is read. A longer text is not shown, only what tells the same.
     """
     found = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False)
     ranked = _above_floor(found, embedder)
-    rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked])
+    rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], longest=longest)
     best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]
     best = [row for row in best if row.confidence >= least.get(row.level, 0)]
     best = _without_echoes(tx, wanted.namespace_id, best)
@@ -74,7 +82,7 @@ def find(
         lines=[row for row in best if row.level in ("explicit", "raw")],
         contradictions=[row for row in touching if row.level == "contradiction"],
         reflections=[row for row in touching if row.level == "derived"],
-        rows={**rows, **context_rows.by_id(tx, wanted.namespace_id, more)},
+        rows={**rows, **context_rows.by_id(tx, wanted.namespace_id, more, longest=longest)},
         sources=sources,
         told_by=told_by,
         heirs=heirs,
@@ -101,7 +109,7 @@ def _without_echoes(tx: Transaction, namespace_id: int, rows: Sequence[ContextRo
         (row, without_echo(row.content, row.role or "user", told) if row.level == "raw" else row.content)
         for row in rows
     )
-    return [row if said == row.content else row._replace(content=said) for row, said in kept if said]
+    return [row if said == row.content else row._replace(content=said) for row, said in kept if said or row.unread]
 
 
 def _touches(asked: frozenset[str], row: ContextRow) -> bool:
@@ -148,7 +156,9 @@ class _Filling:
 
     def _message(self, row: ContextRow, allowance: float) -> bool:
         facts, heir = self.fitting.told_by.get(row.id, ()), self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
-        if not facts and heir is None and self.messages.is_too_long(row, allowance):
+        if row.unread and heir is not None:
+            self._fact(heir, self.facts.block.max_tokens)
+        if row.unread or (not facts and heir is None and self.messages.is_too_long(row, allowance)):
             return False
         words = self._words(row)
         if self._is_told(words, facts):

@@ -76,7 +76,9 @@ def fill(
         leave_out: memories for which this function returns ``True`` are left out.
     """
     wanted = replace(wanted, levels=("explicit", "derived"))
-    found = context_rows.strongest(tx, wanted, [name for name in _WEIGHTS if name], _LEAST_CONFIDENCE, _CANDIDATES)
+    categories = [name for name in _WEIGHTS if name]
+    longest = context_rows.longest_text(into.block.max_tokens)
+    found = context_rows.strongest(tx, wanted, categories, _LEAST_CONFIDENCE, _CANDIDATES, longest=longest)
     told = list[frozenset[str]]()
     for row in sorted(found, key=lambda row: (not row.pinned, -_weight(row), row.id)):
         words = frozenset(content_words(row.content))

@@ -88,6 +88,8 @@ class Section:
         Args:
             allowance: tokens that the whole section may use.
         """
+        if row.unread:
+            return False
         # A fact in the profile is not told again below it, although the lines there have dates.
         said = " ".join(f"{row.subject}: {row.content}".split())
         if said in self.block.said:
@@ -111,8 +113,8 @@ class Section:
 
     def is_too_long(self, row: ContextRow, allowance: float) -> bool:
         """Whether a row's content alone does not fit. Most rows come when the block is nearly full."""
-        if row.level.startswith("summary"):
-            return False
+        if row.unread or row.level.startswith("summary"):
+            return row.unread
         room = 4 * self._room(allowance)
         return len(row.content) >= room and len(" ".join(row.content.split())) >= room
 

@@ -1,6 +1,8 @@
 """Reading the memories that a context (a block of memories for a prompt) shows.
 
-The statements read only the columns that a context needs.
+The statements read only the columns that a context needs, and no text that is much too long for the context: 300
+messages of 300 KB would take 100 MB of this process's memory. Postgres knows the size of a large text without reading
+it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import TextClause, text
 
+from nexus_tasks import limits
 from nexus_tasks.event_time import Span, describe, local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Filter, build_scope
@@ -22,7 +25,8 @@ class ContextRow(NamedTuple):
     """A memory in a context.
 
     ``subject`` is the subject of a fact, or the author of a message. ``later`` is a remark behind the content, for
-    example that a later message says otherwise.
+    example that a later message says otherwise. ``unread`` memories are too long for the context; their ``content`` is
+    empty.
     """
 
     id: int
@@ -40,6 +44,7 @@ class ContextRow(NamedTuple):
     role: str | None  # the role of a message; ``None`` for other memories
     category: str | None
     pinned: bool
+    unread: bool = False
     later: str = ""
     score: float = 0.0  # of the search that found the memory
 
@@ -54,23 +59,62 @@ class ContextRow(NamedTuple):
 
 _COLUMNS = (
     "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq,"
-    " m.event_from, m.event_to, m.time_zone, m.role, m.category, m.pinned_at IS NOT NULL"
+    " m.event_from, m.event_to, m.time_zone, m.role, m.category, m.pinned_at IS NOT NULL AS pinned"
 )
+# A context of `n` tokens shows 4n characters, which have at most 16n bytes. A text may have twice as many, because line
+# breaks, indentation and echoes are not shown.
+BYTES_PER_TOKEN = 32
+# A digest may be cut, so its beginning is read. Texts behind the first 16 MB of a statement's texts are not read.
+_READ = """
+    SELECT id, external_id, level,
+           CASE WHEN is_read THEN content WHEN is_cut THEN left(content, :longest) ELSE '' END AS content,
+           author, occurred_at, confidence, times_reinforced, seq, event_from, event_to, time_zone, role, category,
+           pinned, NOT (is_read OR is_cut) AS unread
+    FROM (
+        SELECT found.*, level LIKE 'summary%' AS is_cut, bytes <= :longest AND
+               sum(CASE WHEN bytes <= :longest THEN bytes ELSE 0 END) OVER (ROWS UNBOUNDED PRECEDING) <= :together
+               AS is_read
+        FROM (
+            SELECT page.*, octet_length(content) AS bytes, row_number() OVER () AS place FROM ({sql}) AS page
+        ) AS found
+    ) AS sized
+    ORDER BY place
+"""
+
+
+def _reading(sql: str) -> TextClause:
+    """The statement that reads the texts of the rows of ``sql``. It needs the parameters of :func:`_bounds` too."""
+    return text(_READ.format(sql=sql))
+
+
+def _bounds(longest: int) -> dict[str, int]:
+    return {"longest": longest, "together": limits.ANSWER_BYTES}  # bytes
+
+
+def longest_text(max_tokens: int) -> int:
+    """The bytes of the longest text that is read for a context of ``max_tokens`` tokens."""
+    return BYTES_PER_TOKEN * max_tokens
 
 
 def newest(
-    tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int
+    tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int, *, longest: int
 ) -> dict[str, list[ContextRow]]:
     """The newest memories of each level that pass the filter: level → memories, newest first.
 
     Args:
         levels: pairs of a level and the lowest confidence. Memories with a lower confidence are left out.
         limit: the largest number of memories of each level.
+        longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
     """
     within = build_scope(wanted)
     rows = tx.execute(
         _newest(within.both, limit),
-        {**within.values, "levels": [level for level, _ in levels], "least": [least for _, least in levels]},
+        {
+            **within.values,
+            "levels": [level for level, _ in levels],
+            "least": [least for _, least in levels],
+            **_bounds(longest),
+        },
     )
     found: dict[str, list[ContextRow]] = {level: [] for level, _ in levels}
     for row in rows:
@@ -81,7 +125,7 @@ def newest(
 
 @lru_cache(maxsize=256)
 def _newest(within: str, limit: int) -> TextClause:
-    return text(
+    return _reading(
         f"""
         SELECT one.*
         FROM unnest(CAST(:levels AS text[]), CAST(:least AS float8[])) AS asked (level, least)
@@ -112,21 +156,24 @@ def main_speaker(tx: Transaction, namespace_id: int) -> str | None:
     return speaker
 
 
-def strongest(tx: Transaction, wanted: Filter, categories: Sequence[str], least: float, limit: int) -> list[ContextRow]:
+def strongest(
+    tx: Transaction, wanted: Filter, categories: Sequence[str], least: float, limit: int, *, longest: int
+) -> list[ContextRow]:
     """The memories about the filter's subject: pinned ones, then the most often confirmed, the surest and the oldest.
 
     Args:
         categories: only facts of these categories. Pinned facts, and conclusions of reflections, always pass.
         least: the lowest confidence. Memories with a lower confidence are left out.
+        longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
     """
     within = build_scope(wanted)
-    values = {**within.values, "categories": list(categories), "least": least}
+    values = {**within.values, "categories": list(categories), "least": least, **_bounds(longest)}
     return [ContextRow(*row) for row in tx.execute(_strongest(within.both, limit), values)]
 
 
 @lru_cache(maxsize=256)
 def _strongest(within: str, limit: int) -> TextClause:
-    return text(
+    return _reading(
         f"""
         SELECT {_COLUMNS} FROM memories AS m
         WHERE {within} AND m.confidence >= :least
@@ -139,14 +186,23 @@ def _strongest(within: str, limit: int) -> TextClause:
     )
 
 
-_BY_ID = text(
-    f"SELECT {_COLUMNS} FROM memories AS m WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[]))"
+_BY_ID = _reading(
+    f"""
+    SELECT {_COLUMNS} FROM memories AS m
+    WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[]))
+    ORDER BY array_position(CAST(:ids AS bigint[]), m.id)
+    """
 )
 
 
-def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, ContextRow]:
-    """Read the memories with these ids: id → memory."""
-    rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids)}) if ids else ()
+def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], *, longest: int) -> dict[int, ContextRow]:
+    """Read the memories with these ids, the most important first: id → memory.
+
+    Args:
+        longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
+    """
+    values = {"namespace_id": namespace_id, "ids": list(ids), **_bounds(longest)}
+    rows = tx.execute(_BY_ID, values) if ids else ()
     return {row[0]: ContextRow(*row) for row in rows}
 
 
@@ -203,6 +259,9 @@ def replaced_by(tx: Transaction, namespace_id: int, message_ids: Sequence[int], 
     return dict(tx.execute(_REPLACED, values).all()) if message_ids else {}
 
 
+_BEGINNINGS = _COLUMNS.replace("m.content", "left(m.content, :characters)")
+
+
 @lru_cache(maxsize=256)
 def _around(within: str) -> TextClause:
     return text(
@@ -213,7 +272,7 @@ def _around(within: str) -> TextClause:
                 (SELECT min(source_id) FROM evidence WHERE memory_id = :id AND role = 'derived_from'), :id
             )
         )
-        SELECT {_COLUMNS} FROM center
+        SELECT {_BEGINNINGS} FROM center
         JOIN memories AS m ON m.session_id = center.session_id
                           AND m.seq BETWEEN center.seq - :turns AND center.seq + :turns
         WHERE {within} ORDER BY m.seq
@@ -221,26 +280,32 @@ def _around(within: str) -> TextClause:
     )
 
 
-def around(tx: Transaction, wanted: Filter, memory_id: int, turns: int) -> list[ContextRow]:
-    """The turns of a conversation around a message, or around the first message that a fact rests on."""
+def around(tx: Transaction, wanted: Filter, memory_id: int, turns: int, *, characters: int) -> list[ContextRow]:
+    """The turns of a conversation around a message, or around the first message that a fact rests on.
+
+    Of each text the first ``characters`` characters are read.
+    """
     within = build_scope(replace(wanted, levels=("raw",)))
-    rows = tx.execute(_around(within.both), {**within.values, "id": memory_id, "turns": turns})
+    values = {**within.values, "id": memory_id, "turns": turns, "characters": characters}
+    rows = tx.execute(_around(within.both), values)
     return [ContextRow(*row) for row in rows]
 
 
-def between(tx: Transaction, wanted: Filter, since: datetime, until: datetime, limit: int) -> list[ContextRow]:
-    """The messages of a span of time, oldest first, at most ``limit``."""
+def between(
+    tx: Transaction, wanted: Filter, since: datetime, until: datetime, limit: int, *, characters: int
+) -> list[ContextRow]:
+    """The messages of a span of time, oldest first, at most ``limit``: of each the first ``characters`` characters."""
     within = build_scope(replace(wanted, levels=("raw",), since=since, until=until))
-    rows = tx.execute(_between(within.both, limit), within.values)
+    rows = tx.execute(_between(within.both, limit), {**within.values, "characters": characters})
     return [ContextRow(*row) for row in rows]
 
 
 @lru_cache(maxsize=256)
 def _between(within: str, limit: int) -> TextClause:
-    return text(f"SELECT {_COLUMNS} FROM memories AS m WHERE {within} ORDER BY m.occurred_at, m.id LIMIT {limit}")
+    return text(f"SELECT {_BEGINNINGS} FROM memories AS m WHERE {within} ORDER BY m.occurred_at, m.id LIMIT {limit}")
 
 
-_OF_SESSION = text(
+_OF_SESSION = _reading(
     f"""
     WITH session AS (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)
     SELECT {_COLUMNS}
@@ -263,12 +328,15 @@ _OF_SESSION = text(
 
 
 def of_session(
-    tx: Transaction, wanted: Filter, session_key: str, limit: int
+    tx: Transaction, wanted: Filter, session_key: str, limit: int, *, longest: int
 ) -> tuple[dict[str, ContextRow], list[ContextRow]]:
     """A session's digests, and the session's newest messages that are not derived yet.
 
     A message is not derived yet when its derivation for the filter's observer is wanted. If the filter has no observer,
     a wanted derivation for any observer counts.
+
+    Args:
+        longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
 
     Returns:
         The digests (level → digest), and at most ``limit`` messages, newest first. With the filter's ``heard_only``
@@ -283,6 +351,7 @@ def of_session(
             "min_standing": wanted.min_standing,
             "heard_only": wanted.heard_only,
             "limit": limit,
+            **_bounds(longest),
         },
     )
     lines = [ContextRow(*row) for row in rows]
