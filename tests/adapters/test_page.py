@@ -21,19 +21,19 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def models(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """Variables that make both SDKs speak to stand-ins."""
     with stand_in_for_models(standin) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        yield
+        yield standin
 
 
-@pytest.mark.usefixtures("models")
-def test_the_page_works_as_written(here: Sandbox) -> None:
+def test_the_page_works_as_written(here: Sandbox, models: StandIn) -> None:
     one = Reader(here, work)
     one.execute(ROOT / "docs" / "adapters.md")
     assert one.printed == ""
+    assert models.counters.calls == 3
     nexus = one.program["nexus"]
     assert [topic.filename for topic in nexus.topics("adapted")] == ["deploys.md"]
     keys = {session.session_key for session in nexus.sessions("adapted")}
