@@ -28,6 +28,8 @@ FIRST_WAIT, LONGEST_WAIT, PAUSE_AFTER = 10.0, 3_600.0, 15
 # How many deliveries of a webhook are asked for at a time. A receiver that takes 9 s for each answer then holds 2 of
 # the 16 runs that a namespace may have. Chosen by hand: with 1, a receiver would be idle between two calls.
 AT_A_TIME = 2
+# The webhooks of a namespace together hold one of so many of its runs: 4 of 16. Chosen by hand: memory jobs have most.
+SHARE = 4
 _CALLING = 60.0  # seconds in which no second job calls a webhook that failed; a call takes at most 15 s
 
 
@@ -173,48 +175,66 @@ def failed(tx: Transaction, hook: WebhookRow, why: str) -> None:
         )
 
 
-def mark(tx: Transaction, namespace_id: int, delivery_id: int, *, dead: bool) -> None:
-    """Set a delivery to ``dead`` when its job gives up, or back to ``wanted`` when the job is retried."""
-    set_state(tx, namespace_id, delivery_id, "dead" if dead else "wanted")
-
-
 def set_state(tx: Transaction, namespace_id: int, delivery_id: int, state: str) -> None:
     """Set the state of a delivery."""
     which = (WebhookDelivery.namespace_id == namespace_id, WebhookDelivery.id == delivery_id)
     tx.execute(update(WebhookDelivery).where(*which).values(state=state))
 
 
+# Places are given to the first deliveries of all webhooks, oldest first, and then to the second ones.
 _WANTED = text(
     """
-    SELECT oldest.id, namespaces.name
-    FROM webhooks
-    JOIN namespaces ON namespaces.id = webhooks.namespace_id
-    CROSS JOIN LATERAL (
-        SELECT id FROM webhook_deliveries WHERE webhook_id = webhooks.id AND state = 'wanted'
-        ORDER BY id LIMIT CASE WHEN webhooks.failures = 0 THEN CAST(:at_a_time AS int) ELSE 1 END
-    ) AS oldest
-    WHERE webhooks.paused_at IS NULL AND (failures = 0 OR retry_at <= now()) AND oldest.id > :after
-    ORDER BY oldest.id LIMIT :limit
+    SELECT id, name FROM (
+        SELECT oldest.id, namespaces.name, GREATEST(1, COALESCE(namespaces.concurrency, :runs) / :share) AS places,
+            row_number() OVER (PARTITION BY namespaces.id ORDER BY oldest.number, oldest.id) AS place
+        FROM webhooks
+        JOIN namespaces ON namespaces.id = webhooks.namespace_id
+        CROSS JOIN LATERAL (
+            SELECT id, row_number() OVER (ORDER BY id) AS number FROM webhook_deliveries
+            WHERE webhook_id = webhooks.id AND state = 'wanted' AND id <> :without
+            ORDER BY id LIMIT CASE WHEN webhooks.failures = 0 THEN CAST(:at_a_time AS int) ELSE 1 END
+        ) AS oldest
+        WHERE webhooks.paused_at IS NULL AND (failures = 0 OR retry_at <= now())
+            AND (CAST(:only AS bigint) IS NULL OR namespaces.id = :only)
+    ) AS candidates
+    WHERE place <= places AND id > :after
+    ORDER BY id LIMIT :limit
     """
 )
 
 
-def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]]:
-    """At most ``limit`` wanted deliveries with ids above ``after``, as (id, namespace, id).
+def wanted(
+    tx: Transaction, after: int, limit: int, *, runs: int, namespace_id: int | None = None, without: int = 0
+) -> list[tuple[int, str]]:
+    """At most ``limit`` wanted deliveries with ids above ``after`` that may be told now, with their namespaces.
 
-    Of each webhook there are the :data:`AT_A_TIME` oldest ones. Of a webhook that failed there is the oldest one, when
-    its wait is over. Those of a paused webhook are left out.
+    Of each webhook there are at most the :data:`AT_A_TIME` oldest ones, and of a namespace at most a :data:`SHARE` of
+    its runs. Of a webhook that failed there is the oldest one, when its wait is over. Those of a paused webhook are
+    left out.
+
+    Args:
+        tx: a transaction.
+        after: the cursor.
+        limit: the largest number of deliveries.
+        runs: how many runs a namespace without a setting of its own may have at a time.
+        namespace_id: only deliveries of this namespace.
+        without: a delivery to leave out, as if it were done.
     """
-    rows = tx.execute(_WANTED, {"at_a_time": AT_A_TIME, "after": after, "limit": limit})
-    return [(delivery_id, name, delivery_id) for delivery_id, name in rows]
+    values = {"after": after, "limit": limit, "runs": runs, "only": namespace_id, "without": without}
+    rows = tx.execute(_WANTED, {**values, "share": SHARE, "at_a_time": AT_A_TIME})
+    return [(row.id, row.name) for row in rows]
 
 
-def following(tx: Transaction, delivery: WebhookDelivery) -> int | None:
-    """The delivery that becomes one of the :data:`AT_A_TIME` oldest of its webhook, when ``delivery`` is done.
+def following(tx: Transaction, delivery: WebhookDelivery, *, runs: int) -> list[int]:
+    """The deliveries of the namespace that may be told when ``delivery`` is done, and not before.
 
-    The webhook is locked, so that of two deliveries that end at the same time the second one sees the end of the first.
+    The webhooks are locked, so that of two deliveries that end at the same time the second one sees the end of the
+    first one.
     """
-    tx.execute(select(WebhookRow.id).where(WebhookRow.id == delivery.webhook_id).with_for_update(key_share=True))
-    others = select(WebhookDelivery.id).where(_IS_WANTED, WebhookDelivery.id != delivery.id)
-    others = others.where(WebhookDelivery.webhook_id == delivery.webhook_id)
-    return tx.scalar(others.order_by(WebhookDelivery.id).offset(AT_A_TIME - 1).limit(1))
+    locked = select(WebhookRow.id).where(WebhookRow.namespace_id == delivery.namespace_id).order_by(WebhookRow.id)
+    tx.execute(locked.with_for_update(key_share=True))
+    before, then = (
+        wanted(tx, 0, 1_000, runs=runs, namespace_id=delivery.namespace_id, without=left_out)
+        for left_out in (0, delivery.id)
+    )
+    return [one[0] for one in then if one not in before]

@@ -5,8 +5,8 @@ A webhook is told at least once: after a crash between the answer and the commit
 A webhook that fails is not called by every job that has something to tell it. The jobs end, and their deliveries stay
 wanted. When the webhook's wait is over, the outbox asks for one of them, and after a success for the others.
 
-A webhook that answers slowly does not hold all runs of its namespace. The outbox asks for the two oldest deliveries of
-each webhook, and each delivery that ends asks for the next one.
+Webhooks that answer slowly do not hold all runs of their namespace. The outbox asks for the two oldest deliveries of
+each webhook, and for as many of a namespace as a quarter of its runs. Each delivery that ends asks for the next one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from nexus_tasks.calling_out import post
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import Permanent, Transient
-from nexus_tasks.idempotency.kind import Arguments
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.storage import webhooks
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import WebhookRow
 from nexus_tasks.storage.webhooks import Due
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
-from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome, iso
 
@@ -38,10 +40,19 @@ class DeliverWebhook(Arguments):
     delivery_id: MemoryId
 
 
+def _page(deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, Arguments | None]]:
+    rows = webhooks.wanted(tx, after, limit, runs=deployment.settings.namespace_concurrency)
+    return [(delivery_id, DeliverWebhook(namespace=name, delivery_id=delivery_id)) for delivery_id, name in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, arguments: Mapping[str, Any], *, dead: bool) -> None:
+    webhooks.set_state(tx, namespace_id, arguments["delivery_id"], "dead" if dead else "wanted")
+
+
 @job(
     arguments=DeliverWebhook,
     queue="maintenance",
-    outbox=of_rows(DeliverWebhook, webhooks.wanted, mark=webhooks.mark),
+    outbox=Outbox(page=_page, mark=_mark),
     announced=False,  # else the webhook that does not answer would be told that it does not answer
     run_limit=120,
 )
@@ -71,23 +82,23 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
             return work.commit(tx, JobOutcome(status="skipped", details={"why": error.message}))
     except Permanent:  # the webhook answers, and refuses this event
         with work.database.transaction() as tx:
+            following = webhooks.following(tx, found.delivery, runs=settings.namespace_concurrency)
             webhooks.succeeded(tx, found.hook)
-            following = webhooks.following(tx, found.delivery)
         _go_on(work, found.hook, following)
         raise
     with work.database.transaction() as tx:
+        following = webhooks.following(tx, found.delivery, runs=settings.namespace_concurrency)
         webhooks.succeeded(tx, found.hook)
-        following = webhooks.following(tx, found.delivery)
         webhooks.set_state(tx, namespace_id, found.delivery.id, "sent")
         outcome = work.commit(tx, JobOutcome(status="completed", details={"event": found.delivery.event}))
     _go_on(work, found.hook, following)
     return outcome
 
 
-def _go_on(work: NamespaceRun, hook: WebhookRow, following: int | None) -> None:
-    """Ask for the next delivery of the webhook. If the webhook had failed, the outbox asks for the others."""
-    if following is not None and hook.failures == 0:
-        follow_ups.ask_for(work.deployment, "deliver_webhook", namespace=work.namespace.name, delivery_id=following)
+def _go_on(work: NamespaceRun, hook: WebhookRow, following: Sequence[int]) -> None:
+    """Ask for the next deliveries of the namespace. If the webhook had failed, the outbox asks for them."""
+    for delivery_id in following if hook.failures == 0 else ():
+        follow_ups.ask_for(work.deployment, "deliver_webhook", namespace=work.namespace.name, delivery_id=delivery_id)
 
 
 def signature(secret: str, at: int, body: bytes) -> str:

@@ -203,7 +203,10 @@ def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_w
     assert len({body for _, body in receiver.told}) == 1
 
 
-def test_a_webhook_that_answers_slowly_leaves_the_runs_of_its_namespace_to_others(private: Sandbox) -> None:
+@pytest.mark.parametrize(("number", "bound"), [(1, webhooks.AT_A_TIME), (8, 16 // webhooks.SHARE)])
+def test_webhooks_that_answer_slowly_leave_the_runs_of_their_namespace_to_others(
+    private: Sandbox, number: int, bound: int
+) -> None:
     calls, calling, most, answer = list[str](), 0, 0, threading.Event()
     lock = threading.Lock()
 
@@ -229,25 +232,44 @@ def test_a_webhook_that_answers_slowly_leaves_the_runs_of_its_namespace_to_other
         try:
             nexus = Nexus(private.deployment)
             nexus.create_namespace(NAMESPACE)
-            nexus.create_webhook(NAMESPACE, f"http://127.0.0.1:{server.server_port}/", events=["dream.finished"])
+            for _ in range(number):
+                nexus.create_webhook(NAMESPACE, f"http://127.0.0.1:{server.server_port}/", events=["dream.finished"])
             with private.deployment.database.transaction() as tx:
-                for number in range(200):
-                    webhooks.tell(tx, 1, "dream.finished", {"dream": number})
+                for dream in range(200 // number):
+                    webhooks.tell(tx, 1, "dream.finished", {"dream": dream})
             private.worker()
-            eventually(lambda: len(calls) >= webhooks.AT_A_TIME, within=60)
+            eventually(lambda: len(calls) >= bound, within=60)
             time.sleep(1)  # further calls have time to come, and must not
             begun = time.monotonic()
             say("I live in Lisbon.", end=True)
             eventually(facts, within=60)
             assert time.monotonic() - begun < 5
-            assert most == webhooks.AT_A_TIME
+            assert most == bound
             eventually(lambda: "sent" in states(private), within=30)  # an answer after 9 s is an answer
             answer.set()
             eventually(lambda: set(states(private)) == {"sent"}, within=60)
         finally:
             answer.set()
             server.shutdown()
-    assert (most, len(calls), len(set(calls))) == (webhooks.AT_A_TIME, 200, 200)
+    assert (most, len(calls), len(set(calls))) == (bound, 200, 200)
+
+
+def test_a_namespace_with_few_runs_leaves_most_of_them_to_others(private: Sandbox, receiver: Receiver) -> None:
+    nexus = Nexus(private.deployment)
+    nexus.create_namespace(NAMESPACE, concurrency=8)
+    for _ in range(3):
+        nexus.create_webhook(NAMESPACE, receiver.url, events=["dream.finished"])
+    with private.deployment.database.transaction() as tx:
+        for dream in range(3):
+            webhooks.tell(tx, 1, "dream.finished", {"dream": dream})
+        assert [delivery for delivery, _ in webhooks.wanted(tx, 0, 100, runs=16)] == [1, 2]
+        # The third webhook's turn comes before the second event of the first webhook.
+        found = webhooks.due(tx, 1, 1)
+        assert found is not None
+        assert webhooks.following(tx, found.delivery, runs=16) == [3]
+    while set(states(private)) != {"sent"}:
+        deliver(private)
+    assert len(receiver.told) == 9
 
 
 def test_a_webhook_that_fails_for_hours_is_called_seldom_paused_and_resumed(
