@@ -928,6 +928,8 @@ export interface paths {
         /**
          * Drop Job
          * @description Drop a dead letter, a reflection that is held for review, or a queued job. Its work is not done.
+         *
+         *     The job is still shown, with the status ``dropped``.
          */
         delete: operations["drop_job"];
         options?: never;

@@ -52,7 +52,10 @@ async def show_job(caller: Reader, job_id: JobId) -> JobDetails:
 
 @router.delete("/jobs/{job_id}")
 async def drop_job(caller: Writer, job_id: JobId) -> DroppedJob:
-    """Drop a dead letter, a reflection that is held for review, or a queued job. Its work is not done."""
+    """Drop a dead letter, a reflection that is held for review, or a queued job. Its work is not done.
+
+    The job is still shown, with the status ``dropped``.
+    """
     nexus, _ = await caller.one_or_all(None)
     return await nexus.adrop_job(job_id)
 
