@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,97 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, relative_time, zone, zone_of
 
 SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
+
+
+BEHIND = (
+    "I moved to Lisbon in March.",
+    "In March I moved to Lisbon.",
+    "Ann went to Porto in March.",
+    "We got married in March.",
+    "Where did Ann live in March?",
+    "What happened in March?",
+    "I've been in Porto since March.",
+    "I have lived here since March.",
+    "She was ill in March.",
+    "He broke his leg in March and can't run yet.",
+    "I told you that I moved in March.",
+    "We bought the boat back in March.",
+    "The trip in March was lovely.",
+    "I had surgery in early March.",
+    "In March, my sister visited me.",
+    "I quit my job in March. I will rest now.",
+    "I'm still recovering from the fall I had in March.",
+    "They've moved to Porto in March.",
+    "I will tell her that I moved in March.",
+    "I should have gone in March.",
+    "I didn't go in March.",
+    "Ben hasn't called me since March.",
+    "I started a new job in March and I love it.",
+    "We adopted a dog in March!",
+    "I led a workshop in March.",
+    "Mom passed away in March.",
+    "In March, the team shipped the new parser.",
+    "I wasn't home in March.",
+    "He hasn't been the same since March.",
+    "My brother had his baby in March.",
+    "We couldn't have known in March.",
+    "I took up painting in March.",
+    "Lisbon was great in March.",
+    "The flood in March destroyed our cellar.",
+    "What did the team ship in March?",
+    "How was the weather in March?",
+    "I used to live there; we left in March.",
+    "The kids loved the zoo in March.",
+    "You said the server crashed in March.",
+    "I first heard of it in March.",
+)
+AHEAD = (
+    "I will move to Lisbon in March.",
+    "I'll move in March.",
+    "We're moving to Lisbon in March.",
+    "I'm going to Porto in March.",
+    "I plan to move in March.",
+    "She hopes to graduate in March.",
+    "The exhibition opens in March.",
+    "The course starts in March.",
+    "I'm excited about the trip in March.",
+    "We need to renew the lease in March.",
+    "In March we will fly to Porto.",
+    "I want to go to Porto in March.",
+    "We should meet in March.",
+    "The release is planned for early in March.",
+    "We decided that we will move in March.",
+    "I was told that the exam will be held in March.",
+    "I visited Porto, and I'm going to visit Lisbon in March.",
+    "The new album will be released in March.",
+    "Ann is getting married in March.",
+    "My lease ends in March.",
+    "We might go skiing in March.",
+    "I'd like to travel in March.",
+    "I won't be here in March.",
+    "What will Ann do in March?",
+    "I can't wait for the trip in March!",
+    "The conference is in March.",
+    "Our upcoming trip in March looks great.",
+    "Dad turns 60 in March.",
+    "I'm thinking about going to Porto in March.",
+    "Maybe we can meet in March?",
+    "The baby is due in March.",
+    "I can't come in March.",
+    "Let's go to Porto in March.",
+    "My flight leaves in March.",
+    "I intend to retire in March.",
+    "I'm hoping to finish in March.",
+    "We're getting a puppy in March.",
+    "The contract expires in March.",
+    "Will you be in Lisbon in March?",
+    "When are we flying in March?",
+    "The festival takes place in March.",
+    "I'm scheduled for surgery in March.",
+    "She wants to visit in March.",
+    "I have to move out in March.",
+    "They expect to launch it in March.",
+)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +145,29 @@ SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
     ],
 )
 def test_the_time_of_a_sentence(sentence: str, meant: str | None) -> None:
+    found = event_time(sentence, SAID)
+    assert (found and describe(found)) == meant
+
+
+@pytest.mark.parametrize(("sentences", "meant"), [(BEHIND, "2026-03"), (AHEAD, "2027-03")])
+def test_a_month_without_a_year_is_the_one_of_which_the_sentence_speaks(sentences: Sequence[str], meant: str) -> None:
+    found = {sentence: event_time(sentence, SAID) for sentence in sentences}
+    assert {sentence: span and describe(span) for sentence, span in found.items()} == dict.fromkeys(sentences, meant)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "meant"),
+    [
+        ("I moved in November.", "2026-11"),
+        ("I will move in November.", "2026-11"),
+        ("I moved last November.", "2025-11"),
+        ("I moved in December.", "2025-12"),
+        ("The fair is in October.", "2026-10"),
+        ("I moved house. The fair is in March.", "2027-03"),
+        ("We met in March, so I will not call again.", "2026-03"),
+    ],
+)
+def test_months_near_today_and_sentences_that_say_neither(sentence: str, meant: str) -> None:
     found = event_time(sentence, SAID)
     assert (found and describe(found)) == meant
 
