@@ -29,6 +29,8 @@ SEARCH_RESULTS = 1_000
 ANSWER_BYTES = (
     16_000_000  # of the texts of one page or search. A page of messages ends earlier, another list is refused
 )
+HIT_EVIDENCE = 100  # citations of one search hit, and messages of a fact in a list; `more_evidence` counts the others
+MEMORY_EVIDENCE = 1_000  # citations of a memory that is shown alone, and entries of its `supports` and `superseded`
 CONTEXT_TOKENS = 1_000_000
 
 # --- imports ----------------------------------------------------------------------------------------------------------

@@ -189,7 +189,8 @@ def print_hit(console: Console, result: Recall) -> None:
     why = " + ".join(f"{arm} {score:.2f}" for arm, score in result.why.items() if not isinstance(score, str))
     said = f"; standing {result.standing}" if result.standing else ""
     cited = ", ".join(f"m{edge.id}" for edge in result.evidence[:5])
-    more = f" and {len(result.evidence) - 5} more" if len(result.evidence) > 5 else ""
+    others = len(result.evidence[5:]) + result.more_evidence
+    more = f" and {others:,} more" if others else ""
     rests = f"; rests on {cited}{more}" if cited else ""
     _print_block(console, result.id, about, result.content, f"score {result.score:.2f}: {why}{said}{rests}")
 
@@ -232,7 +233,7 @@ def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
         "made by": memory.made_by,
         "standing": memory.standing,
         "reflection": str(memory.reflection or ""),
-        "rests on": _edges(memory.evidence),
+        "rests on": _edges(memory.evidence) + (f" and {memory.more_evidence:,} more" if memory.more_evidence else ""),
         "supports": _edges(memory.supports),
         "superseded": ", ".join(f"m{old}" for old in memory.superseded),
         "superseded by": f"m{memory.superseded_by}" if memory.superseded_by else None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 
+from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage import memories, namespaces, perspectives
@@ -61,11 +62,14 @@ def show_memory(deployment: Deployment, namespace: str, memory_id: int) -> Memor
         found = memories.find(tx, known.id, memory_id)
         if found is None:
             raise NotFound(f"There is no memory {memory_id} in {namespace}.")
+        most = limits.MEMORY_EVIDENCE
+        evidence, edges = memories.evidence_of(tx, memory_id, most)
         return MemoryDetails(
             **{field.name: getattr(found, field.name) for field in fields(found)},
-            evidence=memories.evidence_of(tx, [memory_id]).get(memory_id, ()),
-            supports=tuple(memories.resting_on(tx, memory_id)),
-            superseded=tuple(memories.ids_superseded_by(tx, memory_id)),
+            evidence=evidence,
+            supports=tuple(memories.resting_on(tx, memory_id, most)),
+            superseded=tuple(memories.ids_superseded_by(tx, memory_id, most)),
+            more_evidence=edges - len(evidence),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from sqlalchemy import Row, func, select, text
 
+from nexus_tasks import limits
 from nexus_tasks.event_time import local
 from nexus_tasks.storage import answer_bytes
 from nexus_tasks.storage.engine import Transaction
@@ -105,9 +106,10 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
 _ONE = text(f"{_ROWS.format(more='')} WHERE m.namespace_id = :namespace_id AND m.id = :id")
 _FACTS = (
     _ROWS.format(more=", edges.sources")
-    + """
+    + f"""
     JOIN (
-        SELECT e.memory_id, array_agg(DISTINCT e.source_id ORDER BY e.source_id) AS sources
+        SELECT e.memory_id,
+               (array_agg(DISTINCT e.source_id ORDER BY e.source_id))[1:{limits.HIT_EVIDENCE}] AS sources
         FROM evidence AS e JOIN memories AS said ON said.id = e.source_id
         WHERE said.session_id = :session_id AND said.level = 'raw' AND said.seq > :after AND said.seq < :before
         GROUP BY e.memory_id
@@ -148,18 +150,18 @@ def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int], *,
     return {row[0]: row[1] for row in tx.execute(query)}
 
 
-def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
-    """The evidence of each memory: memory id → citations. Each citation names one source of the memory."""
+def evidence_of(tx: Transaction, memory_id: int, limit: int) -> tuple[tuple[Citation, ...], int]:
+    """The earliest sources of a memory, at most ``limit``, and the number of all."""
     query = (
-        select(Evidence.memory_id, Evidence.source_id, Memory.external_id, Evidence.role)
+        select(Evidence.source_id, Memory.external_id, Evidence.role, func.count().over())
         .join(Memory, Memory.id == Evidence.source_id)
-        .where(Evidence.memory_id.in_(memory_ids))
-        .order_by(Evidence.memory_id, Evidence.source_id, Evidence.role)
+        .where(Evidence.memory_id == memory_id)
+        .order_by(Evidence.source_id, Evidence.role)
+        .limit(limit)
     )
-    found: dict[int, list[Citation]] = {}
-    for memory_id, source, external_id, role in tx.execute(query):
-        found.setdefault(memory_id, []).append(Citation(id=source, external_id=external_id, role=role))
-    return {memory_id: tuple(edges) for memory_id, edges in found.items()}
+    rows = tx.execute(query).all()
+    found = tuple(Citation(id=source, external_id=external_id, role=role) for source, external_id, role, _ in rows)
+    return found, rows[0][3] if rows else 0
 
 
 def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
@@ -172,14 +174,14 @@ def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
     return dict.fromkeys(LEVELS, 0) | dict(tx.execute(query).all())
 
 
-def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
-    """The ids of the memories that the memory ``memory_id`` superseded."""
-    return list(tx.scalars(select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id)))
+def ids_superseded_by(tx: Transaction, memory_id: int, limit: int) -> list[int]:
+    """The ids of the first memories that the memory ``memory_id`` superseded, at most ``limit``."""
+    query = select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id).limit(limit)
+    return list(tx.scalars(query))
 
 
-def resting_on(tx: Transaction, memory_id: int) -> list[SupportedMemory]:
-    """The memories that have the memory ``memory_id`` as a source."""
-    query = (
-        select(Evidence.memory_id, Evidence.role).where(Evidence.source_id == memory_id).order_by(Evidence.memory_id)
-    )
+def resting_on(tx: Transaction, memory_id: int, limit: int) -> list[SupportedMemory]:
+    """The first memories that have the memory ``memory_id`` as a source, at most ``limit``."""
+    query = select(Evidence.memory_id, Evidence.role).where(Evidence.source_id == memory_id)
+    query = query.order_by(Evidence.memory_id).limit(limit)
     return [SupportedMemory(id=found, role=role) for found, role in tx.execute(query)]

@@ -90,16 +90,17 @@ class MemoryInfo(Document, _Dated):
 class MemoryDetails(MemoryInfo):
     """A memory with its sources, and with the memories that it supports or superseded."""
 
-    evidence: tuple[Citation, ...]  # the memory's sources
-    supports: tuple[SupportedMemory, ...]  # the memories that have this memory as a source
-    superseded: tuple[int, ...]  # ids of the memories that this memory replaced
+    evidence: tuple[Citation, ...]  # the memory's earliest sources, at most 1,000
+    supports: tuple[SupportedMemory, ...]  # the first memories that have this memory as a source, at most 1,000
+    superseded: tuple[int, ...]  # ids of the first memories that this memory replaced, at most 1,000
+    more_evidence: int = 0  # number of the sources that are not in `evidence`
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourcedFact(MemoryInfo):
     """A fact with the messages that it rests on."""
 
-    sources: tuple[int, ...]  # memory ids of the messages
+    sources: tuple[int, ...]  # memory ids of the first messages of the asked range, at most 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,7 @@ class Recall(Document, _Dated):
     # Whose words the memory rests on: self (a person's about themselves), other (another person's), assistant, tool or
     # import. None when it is unknown.
     standing: Standing | None = None
+    more_evidence: int = 0  # number of the sources that are not in `evidence`, which has at most 100
 
 
 class Recalls(list[Recall]):

@@ -142,6 +142,7 @@ def test_search() -> None:
         assert set(hit) == {
             *("id", "external_id", "level", "content", "score", "why", "confidence", "occurred_at", "session_key"),
             *("observer", "subject", "evidence", "event_from", "event_to", "claimed_at", "standing"),
+            "more_evidence",
         }
         assert WHEN.fullmatch(hit["occurred_at"])
     fact = read("search", "deploys", "--namespace", "acme", "--level", "explicit", "--subject", "ann")["results"][0]

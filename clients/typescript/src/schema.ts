@@ -2159,19 +2159,25 @@ export interface components {
             } | null;
             /**
              * Evidence
-             * @description the memory's sources
+             * @description the memory's earliest sources, at most 1,000
              */
             evidence: components["schemas"]["Citation"][];
             /**
              * Supports
-             * @description the memories that have this memory as a source
+             * @description the first memories that have this memory as a source, at most 1,000
              */
             supports: components["schemas"]["SupportedMemory"][];
             /**
              * Superseded
-             * @description ids of the memories that this memory replaced
+             * @description ids of the first memories that this memory replaced, at most 1,000
              */
             superseded: number[];
+            /**
+             * More Evidence
+             * @description number of the sources that are not in `evidence`
+             * @default 0
+             */
+            more_evidence: number;
         };
         /**
          * MemoryInfo
@@ -3028,6 +3034,12 @@ export interface components {
              * @description Whose words the memory rests on: self (a person's about themselves), other (another person's), assistant, tool or import. None when it is unknown.
              */
             standing: ("self" | "other" | "assistant" | "tool" | "import") | null;
+            /**
+             * More Evidence
+             * @description number of the sources that are not in `evidence`, which has at most 100
+             * @default 0
+             */
+            more_evidence: number;
         };
         /**
          * Receipt
@@ -3775,7 +3787,7 @@ export interface components {
             } | null;
             /**
              * Sources
-             * @description memory ids of the messages
+             * @description memory ids of the first messages of the asked range, at most 100
              */
             sources: number[];
         };

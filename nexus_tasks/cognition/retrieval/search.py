@@ -10,6 +10,7 @@ from unicodedata import category
 
 import numpy as np
 
+from nexus_tasks import limits
 from nexus_tasks.cognition.retrieval.bm25_word_weights import score_of_one, weigh_words, weight_of_all
 from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
@@ -127,6 +128,7 @@ def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:
         for i in ranked.others
         if i in read and i not in known
     ]
+    evidence = (*hit.evidence, *repeats)
     return Recall(
         id=hit.id,
         external_id=hit.external_id,
@@ -143,7 +145,8 @@ def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:
         session_key=hit.session_key,
         observer=hit.observer,
         subject=hit.subject,
-        evidence=(*hit.evidence, *repeats),
+        evidence=evidence[: limits.HIT_EVIDENCE],
+        more_evidence=hit.edges + len(repeats) - min(len(evidence), limits.HIT_EVIDENCE),
     )
 
 

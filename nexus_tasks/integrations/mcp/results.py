@@ -47,6 +47,7 @@ class Hit(BaseModel):
     observer: str | None
     subject: str | None
     evidence: list[Source]
+    more_evidence: int = Field(default=0, description="number of the sources that are not in evidence")
 
 
 class Recalled(BaseModel):
@@ -181,6 +182,7 @@ def hit(found: Recall) -> Hit:
         observer=found.observer,
         subject=found.subject,
         evidence=[Source(id=edge.id, external_id=edge.external_id, role=edge.role) for edge in found.evidence],
+        more_evidence=found.more_evidence,
     )
 
 

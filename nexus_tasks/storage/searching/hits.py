@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
+from nexus_tasks import limits
 from nexus_tasks.storage import answer_bytes
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import Citation, Level
@@ -32,24 +33,29 @@ class Hit(NamedTuple):
     session_key: str | None
     observer: str | None
     subject: str | None
+    edges: int  # number of the sources, of which `evidence` has the earliest
     evidence: tuple[Citation, ...]
 
 
 # The texts of the others (``ids`` that are not ``shown``) are not read.
-_HITS = """
+_HITS = f"""
     SELECT m.id, m.external_id, m.level,
            CASE WHEN m.id = ANY (CAST(:shown AS bigint[])) THEN m.content ELSE '' END AS content,
            m.confidence, m.times_reinforced, m.occurred_at, m.event_from, m.event_to, m.claimed_at, m.time_zone,
            m.standing, coalesce(m.last_validated_at, m.created_at) AS validated_at, sessions.session_key,
-           perspectives.observer, coalesce(perspectives.subject, m.author) AS subject, edges.found AS evidence
+           perspectives.observer, coalesce(perspectives.subject, m.author) AS subject,
+           edges.number AS edges, edges.found AS evidence
     FROM memories AS m
     LEFT JOIN sessions ON sessions.id = m.session_id
     LEFT JOIN perspectives ON perspectives.id = m.perspective_id
     CROSS JOIN LATERAL (
-        SELECT jsonb_agg(jsonb_build_array(e.source_id, source.external_id, e.role) ORDER BY e.source_id, e.role)
+        SELECT max(e.number) AS number,
+               jsonb_agg(jsonb_build_array(e.source_id, source.external_id, e.role) ORDER BY e.source_id, e.role)
                AS found
-        FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
-        WHERE e.memory_id = m.id
+        FROM (
+            SELECT source_id, role, count(*) OVER () AS number FROM evidence WHERE memory_id = m.id
+            ORDER BY source_id, role LIMIT {limits.HIT_EVIDENCE}
+        ) AS e JOIN memories AS source ON source.id = e.source_id
     ) AS edges
     WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[]))
     """
@@ -70,8 +76,8 @@ def read_hits(tx: Transaction, namespace_id: int, shown: Sequence[int], others: 
         return {}
     values = {"namespace_id": namespace_id, "shown": list(shown), "ids": [*shown, *others]}
     rows = answer_bytes.checked(tx.execute(_READ, values).all())
-    end = len(Hit._fields) - 1
-    return {row.id: Hit._make((*row[:end], _citations(row.evidence))) for row in rows}
+    end = len(Hit._fields) - 2
+    return {row.id: Hit._make((*row[:end], row.edges or 0, _citations(row.evidence))) for row in rows}
 
 
 def _citations(edges: Sequence[tuple[int, str | None, str]] | None) -> tuple[Citation, ...]:
