@@ -3,8 +3,8 @@
     python -m benchmarks.browser [--size 100000] [--rounds 5]
 
 It needs Playwright and Chromium (`make chromium`). A view's time runs from the change of the address to the end of its
-last request and drawing, in the same process as the server; "server" is an empty request to it, as a measure of the
-machine.
+last request and drawing. "in requests" is the part of the longest one during which a request of it was open. "server"
+is an empty request, as a measure of the machine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,16 @@ from tests.sandbox import sandbox
 NAMESPACE = "crowd"
 PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 SHOW = """async hash => {
+  performance.clearResourceTimings();
   const start = performance.now();
   document.querySelector('main').setAttribute('aria-busy', 1);
   location.hash = hash;
   while (document.querySelector('main').hasAttribute('aria-busy')) await new Promise(requestAnimationFrame);
-  return performance.now() - start;
+  const total = performance.now() - start;
+  const asked = performance.getEntriesByType("resource").filter(a => a.initiatorType === "fetch");
+  const slowest = asked.reduce((a, b) => (a && a.duration > b.duration ? a : b), null);
+  const open = asked.length ? Math.max(...asked.map(a => a.responseEnd)) - Math.min(...asked.map(a => a.startTime)) : 0;
+  return [total, open, slowest ? new URL(slowest.name).pathname : ""];
 }"""
 
 
@@ -88,18 +93,19 @@ def measured(size: int, rounds: int) -> list[list[object]]:
             page.get_by_role("heading", name="Namespaces").wait_for()
             paints.append(page.evaluate(PAINTED))
         rows.append(row("first paint", paints))
-        times: dict[str, list[float]] = {}
+        times: dict[str, list[tuple[float, float, str]]] = {}
         for number in range(rounds):
             for name, hash_ in views(str(subject), str(session), asked[number]).items():
                 page.goto(f"{client.base_url}/#/")
-                times.setdefault(name, []).append(page.evaluate(SHOW, hash_))
+                times.setdefault(name, []).append(tuple(page.evaluate(SHOW, hash_)))
         chromium.close()
-        return rows + [row(name, some) for name, some in times.items()]
+        return rows + [row(name, [one[0] for one in some], *max(some)[1:]) for name, some in times.items()]
 
 
-def row(name: str, times: list[float]) -> list[Any]:
-    """A row of the table: the median and the longest, in milliseconds."""
-    return [name, f"{statistics.median(times):.0f} ms", f"{max(times):.0f} ms"]
+def row(name: str, times: list[float], in_requests: float | None = None, slowest: str = "") -> list[Any]:
+    """A row of the table: the median and the longest time, and where the longest one was spent."""
+    spent = "" if in_requests is None else f"{in_requests:.0f} ms"
+    return [name, f"{statistics.median(times):.0f} ms", f"{max(times):.0f} ms", spent, slowest]
 
 
 def main() -> None:
@@ -117,7 +123,7 @@ def main() -> None:
                 rows = measured(options.size, options.rounds)
         finally:
             embedded.stop(Path(folder))
-    print(table(["what", "median", "longest"], rows))
+    print(table(["what", "median", "longest", "in requests", "slowest request"], rows))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@ The extras are removed by letting their packages' imports fail, as if they were 
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +143,38 @@ def test_without_the_extras_every_module_but_the_adapters_is_imported(without: A
     assert [name for name in failed if not name.startswith(inside)] == []
     assert set(failed.values()) <= {"MissingExtra", "ModuleNotFoundError"}
     assert len(failed) > len(ADAPTERS)  # the packages were missing
+
+
+# Which extras' packages an adapter may import. MCP's SDK needs Starlette and Uvicorn, as FastAPI does.
+MAY_IMPORT = {
+    "http": {"fastapi", "starlette", "uvicorn"},
+    "mcp": {"mcp", "starlette", "uvicorn"},
+    "serving": {"starlette", "uvicorn"},
+    "langgraph": {"langgraph", "langchain_core"},
+    "llama_index": {"llama_index"},
+    "openai_agents": {"agents"},
+    "pydantic_ai": {"pydantic_ai"},
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports, also inside its functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_needs_no_package_of_another_extra(adapter: str) -> None:
+    inside = ROOT / "nexus_tasks" / "integrations"
+    files = [*(inside / adapter).rglob("*.py"), *inside.glob(f"{adapter}.py")]
+    assert files
+    ours = f"nexus_tasks.integrations.{adapter}"
+    others = {f"nexus_tasks.integrations.{name}" for name in ADAPTERS} - {ours, "nexus_tasks.integrations.serving"}
+    optional = {package.partition(".")[0] for package in chain(*PACKAGES.values())}
+    for path in files:
+        names = set(imported(path))
+        assert not [name for name in names if any(name == one or name.startswith(f"{one}.") for one in others)], path
+        assert {name.partition(".")[0] for name in names} & optional <= MAY_IMPORT[adapter], path
