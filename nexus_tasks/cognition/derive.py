@@ -208,7 +208,7 @@ def derive(
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
         shown = (*batch.earlier, *batch.messages)
         told = told_by(tx, job.namespace_id, ((one.role, one.content) for one in shown))
-    request = _request(observer, batch, told)
+    request = build_request(observer, batch, told)
     observations = _ask_for_observations(resources, job, request) if _has_content(request.material) else []
     drafts, rejected = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
@@ -261,7 +261,10 @@ def _embed(
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
-def _request(observer: str, batch: messages.DerivationBatch, told: Mapping[int, str]) -> ModelRequest[Observations]:
+def build_request(
+    observer: str, batch: messages.DerivationBatch, told: Mapping[int, str]
+) -> ModelRequest[Observations]:
+    """The model request for a batch. ``told`` is what memory told the agent before (see ``echo.py``)."""
     lines = (
         *(_line(one, told, context_only=True) for one in batch.earlier),
         *(_line(one, told) for one in batch.messages),

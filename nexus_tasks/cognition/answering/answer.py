@@ -42,7 +42,7 @@ def answer(
         stream = SentenceStream(shown, on_sentence or (lambda _sentence: None))
         last = len(looked) == MOST_LOOKUPS
         reply = ask(
-            resources, job, _request(asked, shown, looked, last=last), on_text=stream.feed if on_sentence else None
+            resources, job, build_request(asked, shown, looked, last=last), on_text=stream.feed if on_sentence else None
         )
         if reply.lookup is None or last:
             checked = stream.finish(reply.sentences)
@@ -68,9 +68,15 @@ def answer(
     )
 
 
-def _request(
+def build_request(
     asked: AnswerRequest, shown: dict[int, AnswerLine], looked: list[str], *, last: bool
 ) -> ModelRequest[Answered]:
+    """The model request for an answer from ``shown``.
+
+    Args:
+        looked: what the model has looked at so far.
+        last: whether the model must answer now.
+    """
     left = MOST_LOOKUPS - len(looked)
     so_far = "".join(f"You looked: {one}.\n" for one in looked)
     may = "You may not look again: answer now." if last else f"You may look {left} more time{'s' * (left > 1)}."

@@ -61,7 +61,10 @@ def find(
         least: level → the lowest confidence of a shown memory.
         longest: the most bytes of a text that is read. A longer text is not shown, only what tells the same.
     """
-    found = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False)
+    # Half by words and half by vectors. Turns around the messages found, and the messages of facts, come in addition.
+    found = ranking(
+        tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False, pool=math.ceil(limit / 2)
+    )
     ranked = _above_floor(found, embedder)
     rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], longest=longest)
     best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]

@@ -67,7 +67,9 @@ def _ask_for_summary(
     resources: Resources, job: JobContext, session_key: str, lines: tuple[PromptLine, ...], previous: str, most: int
 ) -> Summary:
     """Ask the model for one digest. Cut its short and its long text to ``most`` tokens each."""
-    answer = ask(resources, job, _request(resources.settings.digest_short_tokens, session_key, previous, lines, most))
+    answer = ask(
+        resources, job, build_request(resources.settings.digest_short_tokens, session_key, previous, lines, most)
+    )
     short, long = (shorten(clean_text(text).strip(), 4 * most) for text in (answer.short, answer.long))
     return Summary(short=short, long=long)
 
@@ -92,9 +94,10 @@ def _pieces(lines: Sequence[PromptLine], most: int) -> Iterator[PromptLine]:
             yield replace(line, content=line.content[start : start + 4 * most])
 
 
-def _request(
+def build_request(
     short_tokens: int, session_key: str, previous: str, lines: tuple[PromptLine, ...], long_tokens: int
 ) -> ModelRequest[Digest]:
+    """The model request for the digest of ``lines``, which continues the digest ``previous``."""
     before = f"<previous>\n{prompts.inert(previous) or 'none'}\n</previous>\n"
     return ModelRequest(
         purpose="digest",

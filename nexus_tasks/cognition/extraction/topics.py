@@ -42,21 +42,26 @@ def build_request(
     topics.split_oversized(tx, namespace_id)
     there = topics.every(tx, namespace_id)[:MOST_KNOWN]
     whole = _whole(there, batch.lines, shown_tokens)
-    known = tuple(_known(topic, whole=topic.id in whole) for topic in there)
-    request = ModelRequest(
+    material = TopicsMaterial(
+        lines=batch.lines,
+        known=tuple(_known(topic, whole=topic.id in whole) for topic in there),
+        known_from=frozenset(topics.source_ids(tx, [topic.id for topic in there])),
+    )
+    seen = {topic.filename: topic.revision for topic in there if topic.id in whole}
+    return request_about(session_key, material), seen
+
+
+def request_about(session_key: str, material: TopicsMaterial) -> ModelRequest[TopicFiles]:
+    """The model request for new messages, with a manifest of the existing topics."""
+    return ModelRequest(
         purpose="topics",
         instructions=prompts.instructions("topics"),
-        transcript=f"{_manifest(known)}\n{prompts.transcript(batch.lines)}",
+        transcript=f"{_manifest(material.known)}\n{prompts.transcript(material.lines)}",
         question=f"{prompts.names(session=session_key)}\nWrite the topics that these messages add or change.",
         answer=TopicFiles,
-        material=TopicsMaterial(
-            lines=batch.lines,
-            known=known,
-            known_from=frozenset(topics.source_ids(tx, [topic.id for topic in there])),
-        ),
+        material=material,
         shared=False,
     )
-    return request, {topic.filename: topic.revision for topic in there if topic.id in whole}
 
 
 def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:

@@ -146,7 +146,7 @@ def shorter_part(
     best: tuple[str, Condensed | None] = part, None
     shown = {seq: seq for seq in observation_log.sources(part)}
     for share in shares:
-        answer = ask(resources, job, _request(session_key, part, math.floor(share * target)))
+        answer = ask(resources, job, build_request(session_key, part, math.floor(share * target)))
         days = with_sources(answer.condensed, shown)
         text = prompts.inert(clean_text(observation_log.format_days(days)))
         if text and estimate_tokens(text) < estimate_tokens(best[0]):
@@ -156,7 +156,8 @@ def shorter_part(
     return best
 
 
-def _request(session_key: str, covered: str, target: int) -> ModelRequest[Condensed]:
+def build_request(session_key: str, covered: str, target: int) -> ModelRequest[Condensed]:
+    """The model request for writing notes again, within ``target`` tokens."""
     return ModelRequest(
         purpose="condense",
         instructions=prompts.instructions("condense"),

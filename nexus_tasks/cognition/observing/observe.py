@@ -152,7 +152,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
                 outcome = JobOutcome(status="completed", details={"chunks": made})
                 condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
-        answer = ask(resources, job, _request(resources.settings, session_key, batch))
+        answer = ask(resources, job, build_request(resources.settings, session_key, batch))
         noted = _bounded(resources, job, session_key, _notes_of(resources, answer, batch.said), _most(batch.said))
         with resources.database.transaction() as tx:
             job.still_mine()
@@ -210,7 +210,8 @@ def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memor
     return messages.window(tx, session.id, reach, messages.UNBOUNDED_SEQ)
 
 
-def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
+def build_request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
+    """The model request for a batch."""
     most_notes = _most(batch.said)
     # A batch of one message may be longer than the model's input. The model sees only the beginning of a long message.
     most = 4 * settings.observation_max_batch_tokens

@@ -54,7 +54,7 @@ def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal
     """Ask the model how each new fact relates to its nearest facts. When no fact is near, do not ask the model."""
     changes = Changes()
     if chosen.material:
-        changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
+        changes = _checked(ask(resources, job, build_request(chosen.material)), chosen.material)
     changes.relations += [
         Relation(kind="duplicate", new_id=new, old_id=old, holds="both", rationale="the same content words")
         for new, old in chosen.duplicates
@@ -69,7 +69,8 @@ def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal
     )
 
 
-def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
+def build_request(material: ReflectMaterial) -> ModelRequest[Reflection]:
+    """The model request for new facts and the facts near them."""
     return ModelRequest(
         purpose="reflect",
         instructions=prompts.instructions("reflect"),

@@ -67,12 +67,23 @@ def search(
 
 
 def ranking(
-    tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int, *, collapsed: bool = True
+    tx: Transaction,
+    embedder: Embedder,
+    wanted: Filter,
+    query: str,
+    limit: int,
+    *,
+    collapsed: bool = True,
+    pool: int | None = None,
 ) -> Ranking:
     """The ids and scores of the best memories.
 
     With ``collapsed``, memories that say the same are one result (see ``collapse.py``).
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
+
+    Args:
+        pool: how many candidates to take by words, and how many by vectors; ``None`` means ``limit``. It is at least
+            :data:`POOL`. Neighbours of messages come in addition.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -92,7 +103,7 @@ def ranking(
         mean_length=known.mean_length,
         model=model,
         vector=vector,
-        pool=max(POOL, limit),
+        pool=max(POOL, limit if pool is None else pool),
         way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
     )
     ranked = rank(
