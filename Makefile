@@ -79,7 +79,7 @@ suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
 test-all: $(READY) audit pgbouncer prometheus redis rabbitmq chromium site
-	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
+	$(BIN)/python -m pytest -m long --numprocesses 3 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
 # The frameworks of the adapters, and Django, for `tests/adapters`. They take 200 MB, so `make test` does without them.
