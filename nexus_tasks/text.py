@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import unicodedata
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
+
+from nexus_tasks.types.unicode_form import nfc
 
 # Scripts written without spaces. Each character counts as a word, so that two such texts can share words.
 _SPACELESS = "\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -109,7 +110,7 @@ def words(text: str) -> list[str]:
 
 def _lower(text: str) -> str:
     # Lower-casing can separate a letter from its mark ("İ"), so the result is normalised again.
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower())
+    return nfc(nfc(text).lower())
 
 
 _stemming = threading.Lock()  # the stemmer object holds the current word, so only one thread may use it at a time

@@ -62,7 +62,11 @@ class SessionFiles:
         os.mkdir(aside, 0o700)
         about: dict[str, object] = {"agent": agent, "session": session, "deployment": deployment}
         about |= {"start_id": os.urandom(8).hex(), "started_at": time()}
-        files.write_atomic(os.path.join(aside, _ABOUT), entries.as_json(about), durable=True)
+        try:
+            files.write_atomic(os.path.join(aside, _ABOUT), entries.as_json(about), durable=True)
+        except BaseException:  # else every event on a full disk would leave a folder
+            os.rmdir(aside)
+            raise
         try:
             os.rename(aside, folder)
         except OSError:

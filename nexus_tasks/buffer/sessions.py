@@ -14,6 +14,7 @@ from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
+from nexus_tasks.errors import BufferError
 
 # The largest number of sessions whose files are open at a time. When one more session is opened, the session that was
 # opened first is closed.
@@ -44,11 +45,13 @@ class Sessions:
         There are none when the session has no folder, and two when the release 0.1.0 has made one without the name of
         a deployment.
         """
+        self._check_owner()
         names = session_folder_name(agent, session), session_folder_name(agent, session, self._deployment)
         return [found for name in names if (found := self._opened(name))]
 
     def get_or_make(self, agent: str, session: str) -> SessionFiles:
         """The session's files. A missing folder is made."""
+        self._check_owner()
         name = session_folder_name(agent, session, self._deployment)
         while (found := self._opened(name)) is None:
             files.make_folder(self._folder)
@@ -64,6 +67,7 @@ class Sessions:
         return self._all(lambda _name: True)
 
     def _all(self, wanted: Callable[[str], bool]) -> Iterator[SessionFiles]:
+        self._check_owner()
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -89,6 +93,21 @@ class Sessions:
         if self._pid == os.getpid():
             self._syncer.now()
         self._reset()
+
+    def _check_owner(self) -> None:
+        """Refuse a folder that another user has made first, in a place where all may write: it could be filled by them.
+
+        Raises:
+            BufferError: the folder belongs to another user, and neither is root.
+        """
+        me = os.geteuid()
+        for folder in (os.path.dirname(self._folder), self._folder):
+            with suppress(FileNotFoundError):
+                if me and os.stat(folder).st_uid not in (0, me):
+                    raise BufferError(
+                        f"The buffer's folder {folder} belongs to another user: nothing was kept.",
+                        remedy="Set NEXUS_HOME to a folder of your own.",
+                    )
 
     def _opened(self, name: str) -> SessionFiles | None:
         if self._pid != os.getpid():

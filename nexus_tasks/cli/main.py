@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Annotated, Any
 
@@ -77,7 +78,7 @@ def _run() -> int:
     except SystemExit as ended:  # Typer raises this exception, with the code 2 after wrong usage
         return ended.code if isinstance(ended.code, int) else FAILED
     except _UsageError as error:
-        return misused(error.format_message())
+        return _told(misused, error.format_message())
     except typer.Abort:
         return FAILED
     except KeyboardInterrupt:
@@ -86,12 +87,25 @@ def _run() -> int:
         hang_up()
         return FAILED
     except NexusError as error:
-        return fail(error)
+        return _told(fail, error)
     except OSError as error:
-        return fail(_unwritable(error)) if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else crash(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _told(fail, _unwritable(error))
+        return _told(crash, error)
     except Exception as error:  # people get one line instead of a traceback
-        return crash(error)
+        return _told(crash, error)
     return code if isinstance(code, int) else 0
+
+
+def _told(report: Callable[[Any], int], what: object) -> int:
+    """Report a failure. With ``--json`` it goes to the standard output, which may be closed or full by now."""
+    try:
+        code = report(what)
+        sys.stdout.flush()
+    except OSError:
+        hang_up()
+        return FAILED
+    return code
 
 
 def _warn_of_mistyped_settings() -> None:

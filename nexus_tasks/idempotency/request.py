@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic_core import to_json
+
+from nexus_tasks.types.unicode_form import nfc
 
 # This number is increased when the meaning of a claim's fields or of a message changes. A worker of an older release
 # does not run claims with a higher number.
@@ -118,7 +119,7 @@ def canonical(value: Mapping[str, Any]) -> str:
     kept = {name: item for name, item in value.items() if item is not None}
     for item in kept.values():
         _refuse_floats(item)
-    return unicodedata.normalize("NFC", compact(kept))
+    return nfc(compact(kept))
 
 
 def _refuse_floats(value: Any) -> None:

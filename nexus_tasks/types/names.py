@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sized
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.types.unicode_form import nfc
 
 Role = Literal["user", "assistant", "system", "tool"]
 Level = Literal["raw", "explicit", "derived", "contradiction", "summary_short", "summary_long"]
@@ -87,7 +87,7 @@ def check_count(field_name: str, values: Sized, most: int) -> None:
 
 def as_stored(name: str) -> str:
     """Trim ``name`` and convert it to Unicode NFC. An accented letter then has one spelling, however it was typed."""
-    return unicodedata.normalize("NFC", name).strip()
+    return nfc(name).strip()
 
 
 def clean_text(value: str) -> str:

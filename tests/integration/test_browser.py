@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +18,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.http.browser import routes
 from nexus_tasks.integrations.http.browser.visit import Visit
+from nexus_tasks.integrations.serving import peers
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.types import TOKEN_SCOPES
 from nexus_tasks.types.hidden_characters import show_hidden
@@ -70,6 +75,25 @@ def test_a_link_is_valid_once() -> None:
         again = client.post("/browser/key", json={"code": visit.code})
         assert again.status_code == 403
         assert "nexus browse" in again.json()["remedy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux tells whose connection it is.")
+@pytest.mark.parametrize("address", [(socket.AF_INET, LOOPBACK), (socket.AF_INET6, f"::ffff:{LOOPBACK}")], ids=str)
+def test_another_user_of_the_machine_does_not_use_the_link(
+    monkeypatch: pytest.MonkeyPatch, address: tuple[socket.AddressFamily, str]
+) -> None:
+    """The link is on the web browser's command line, which all users can read."""
+    with browsing() as (client, visit), socket.socket(address[0]) as theirs:
+        monkeypatch.setattr(peers, "_own", lambda: {os.geteuid() + 1})
+        theirs.settimeout(30)
+        theirs.connect((address[1], client.base_url.port))
+        body = json.dumps({"code": visit.code})
+        head = f"Host: {LOOPBACK}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        theirs.sendall(f"POST /browser/key HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+        assert theirs.recv(1_000).startswith(b"HTTP/1.1 403 ")
+        monkeypatch.undo()
+        enter(client, visit)  # the link is still valid
+        assert client.get("/v1/namespaces").status_code == 200
 
 
 def test_a_visitor_who_may_only_read_changes_nothing() -> None:

@@ -40,6 +40,16 @@ def test_a_closed_standard_output_loses_nothing_silently() -> None:
         assert "standard output is closed" in ran.stderr, line
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="This system has no /dev/full.")
+@pytest.mark.parametrize("line", ["search --json", "search tea --namespace acme --json"])
+def test_an_error_as_json_for_a_full_device_is_no_traceback(line: str) -> None:
+    with open("/dev/full", "w") as full:
+        settings = {**os.environ, "NEXUS_DATABASE_URL": "nonsense"}
+        command = [*NEXUS, *line.split()]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, env=settings)
+    assert (ran.returncode, ran.stderr) == (1, b"")
+
+
 def test_a_pipe_without_a_reader_ends_a_command_with_1() -> None:
     read, write = os.pipe()
     os.close(read)

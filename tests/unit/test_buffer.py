@@ -252,6 +252,37 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(
         buffer(tmp_path).append("acme", "chat", "one")
 
 
+@pytest.mark.parametrize("foreign", ["buffer", "buffer/sessions"])
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: str) -> None:
+    """Who has made it first, in a folder where all may write, could put messages into it."""
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+    me, stat = os.geteuid() or 1_000, os.stat
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+
+    def of_others(path: str, **options: object) -> os.stat_result:
+        found = stat(path, **options)  # type: ignore[arg-type]
+        uid = me + 1 if path == str(tmp_path / foreign) else me
+        return os.stat_result((*found[:4], uid, *found[5:]))
+
+    monkeypatch.setattr(os, "stat", of_others)
+    for use in (lambda: kept.append("acme", "chat", "two"), lambda: kept.flush("acme", "chat"), kept.recover):
+        with pytest.raises(BufferError, match="belongs to another user"):
+            use()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert payloads(kept.flush_all()) == ["one"]
+
+
+def test_a_session_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    with pytest.raises(BufferError, match="full"):
+        buffer(tmp_path).append("acme", "chat", "one")
+    assert list((tmp_path / "buffer" / "sessions").iterdir()) == []
+
+
 def test_something_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "buffer").write_text("a file")
     with pytest.raises(BufferError, match="buffer"):

@@ -8,7 +8,6 @@ Instead, they state the new fact. So further rules find changed values, replaced
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +15,7 @@ from nexus_tasks.llm.offline.attributes import attribute_conflict
 from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import content_words, jaccard
+from nexus_tasks.types.unicode_form import nfc
 
 # The least share of common words of two facts that reinforce each other, of two facts that contradict each other by a
 # negation, and of two facts about one matter whose value has changed. Chosen by hand, not measured.
@@ -35,7 +35,7 @@ def compare(left: str, right: str) -> Verdict | None:
 
     The order of the two facts does not matter.
     """
-    left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
+    left, right = nfc(left), nfc(right)
     one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")

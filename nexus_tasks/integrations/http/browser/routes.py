@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, Response
 from nexus_tasks.errors import NotAllowed
 from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.http.parameters import Body
+from nexus_tasks.integrations.serving.peers import is_of_another_user
 
 router = APIRouter(include_in_schema=False)
 _FOLDER = Path(__file__).parent
@@ -53,9 +54,15 @@ async def key(request: Request, body: CodeBody) -> dict[str, str]:
     """Exchange the code of a link for the token of the visit. A code is valid once.
 
     Raises:
-        NotAllowed: this server has given no link, or the link was used already.
+        NotAllowed: this server has given no link, or the link was used already. Or another user of this machine asks:
+            all users can read the link on the command line of the web browser.
     """
     visit: Visit | None = request.app.state.visit
+    if visit and request.client and is_of_another_user(request.client, request.scope["server"]):
+        raise NotAllowed(
+            "Another user of this machine has opened the link.",
+            remedy="Run `nexus browse` as the user who opens the link.",
+        )
     token = visit.redeem(body.code) if visit else None
     if token is None:
         raise NotAllowed("This link is not valid, or it was used already.", remedy="Start `nexus browse` again.")
