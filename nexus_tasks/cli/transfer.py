@@ -44,7 +44,9 @@ def export(
     """
     path = _one_of(file, markdown)
     if markdown is not None:
-        written = connect().export_markdown(namespace, path)
+        nexus = connect()
+        with working(f"writing {path}"), explain_interrupt(lambda: f"The next export to {path} writes the rest."):
+            written = nexus.export_markdown(namespace, path)
         if json:
             emit(written)
         else:

@@ -25,12 +25,11 @@ from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services import correcting
 from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.memories import FactLine
 from nexus_tasks.storage.models import Topic
-from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.transcripts.scrubbing import scrub
-from nexus_tasks.types import MarkdownExport, MarkdownImport, MemoryInfo, check_count, check_namespace
+from nexus_tasks.types import MarkdownExport, MarkdownImport, check_count, check_namespace
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         every = [topic for topic in topics.every(tx, known.id) if _has_safe_name(topic)]
-        facts = _facts(tx, known.id)
+        facts = memories.fact_lines(tx, known.id, MOST_FACTS)
         wanted = {topic.filename: _File(markdown.head(topic), topic.content) for topic in every}
         audit.record(tx, "export.begin", namespace)
     wanted[markdown.INDEX] = _File("", markdown.index(every))
@@ -82,10 +81,6 @@ def _has_safe_name(topic: Topic) -> bool:
         return True
     log.warning("The topic %.200r is left out, because its name is no safe name of a file.", topic.filename)
     return False
-
-
-def _facts(tx: Transaction, namespace_id: int) -> list[MemoryInfo]:
-    return memories.matching(tx, Filter(namespace_id=namespace_id, levels=("explicit",)), MOST_FACTS, any_size=True)
 
 
 class _File(NamedTuple):
@@ -269,7 +264,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
             drafts = list(map(_scrubbed, drafts))
         changed = topics.overwrite(tx, known.id, [one for one in drafts if one.filename not in same], seen)
         now = {topic.filename: topic.revision for topic in topics.every(tx, known.id)}
-        found = _facts(tx, known.id) if facts_text else []
+        found = memories.fact_lines(tx, known.id, MOST_FACTS) if facts_text else []
     revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
     if own:
         if not markdown.has_new_lines(facts_text):  # the next export must not replace lines that nobody has read
@@ -279,7 +274,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
 
 
 def _revise(
-    deployment: Deployment, namespace: str, edited: Sequence[tuple[MemoryInfo, str]], found: Sequence[MemoryInfo]
+    deployment: Deployment, namespace: str, edited: Sequence[tuple[FactLine, str]], found: Sequence[FactLine]
 ) -> int:
     """Revise each edited fact, also for the other observers that have it. Returns the number of edited lines."""
     for fact, content in edited:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from datetime import datetime
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Row, func, select, text
 
@@ -77,24 +78,45 @@ def _info(memory: Row[Any]) -> MemoryInfo:
     )
 
 
-def matching(
-    tx: Transaction, wanted: Filter, limit: int, offset: int = 0, *, any_size: bool = False
-) -> list[MemoryInfo]:
+def matching(tx: Transaction, wanted: Filter, limit: int, offset: int = 0) -> list[MemoryInfo]:
     """The newest memories that pass the filter, at most ``limit``, newest first, without the first ``offset``.
 
-    Args:
-        any_size: whether the texts may be too large for an answer. The caller writes them to files of its own.
-
     Raises:
-        InvalidInput: they are too large (see ``answer_bytes``).
+        InvalidInput: the texts are too large for an answer (see ``answer_bytes``).
     """
     within = build_scope(wanted)
     order = "ORDER BY m.occurred_at DESC, m.id DESC LIMIT :most OFFSET :skip"
     rows = f"{_ROWS.format(more='')} WHERE {within.both} {order}"
-    values = {**within.values, "most": limit, "skip": offset}
-    if any_size:
-        return [_info(row) for row in tx.execute(text(rows), values)]
-    return [_info(row) for row in _read(tx, rows, values)]
+    return [_info(row) for row in _read(tx, rows, {**within.values, "most": limit, "skip": offset})]
+
+
+class FactLine(NamedTuple):
+    """What a line of ``facts.md`` needs of a fact."""
+
+    id: int
+    subject: str | None
+    content: str
+    category: str | None
+    confidence: float
+    occurred_at: datetime
+
+
+def fact_lines(tx: Transaction, namespace_id: int, limit: int) -> list[FactLine]:
+    """The newest facts that are valid now, at most ``limit``, newest first."""
+    within = build_scope(Filter(namespace_id=namespace_id, levels=("explicit",)))
+    rows = tx.execute(
+        text(_FACT_LINES.format(within=within.both)),
+        {**within.values, "most": limit},
+        execution_options={"yield_per": 1_000},
+    )
+    return [FactLine(*row) for row in rows]
+
+
+_FACT_LINES = """
+    SELECT m.id, perspectives.subject, m.content, m.category, m.confidence, m.occurred_at
+    FROM memories AS m LEFT JOIN perspectives ON perspectives.id = m.perspective_id
+    WHERE {within} ORDER BY m.occurred_at DESC, m.id DESC LIMIT :most
+"""
 
 
 def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:

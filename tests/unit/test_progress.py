@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from nexus_tasks.cli import progress
+from nexus_tasks.cli import progress, transfer
 from nexus_tasks.cli.backlog import Backlog
-from nexus_tasks.types import RunningJob, WaitingJob
+from nexus_tasks.types import MarkdownExport, RunningJob, WaitingJob
 from tests.sandbox import eventually
 
 WAIT = WaitingJob(kind="derive_memory", scope="{}", reason="ripeness", detail="3 of 512 tokens", due_in_seconds=9.0)
@@ -78,3 +82,18 @@ def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt), progress.explain_interrupt(lambda: "The jobs go on."):
         raise KeyboardInterrupt
     assert shown.getvalue() == "Interrupted. The jobs go on.\n"
+
+
+def test_an_export_to_markdown_shows_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shown = list[str]()
+
+    @contextmanager
+    def working(text: str) -> Iterator[None]:
+        shown.append(text)
+        yield
+
+    written = MarkdownExport(namespace="acme", folder=str(tmp_path), topics=1, facts=2, removed=0, kept=())
+    monkeypatch.setattr(transfer, "working", working)
+    monkeypatch.setattr(transfer, "connect", lambda: SimpleNamespace(export_markdown=lambda *_: written))
+    transfer.export("acme", markdown=tmp_path)
+    assert shown == [f"writing {tmp_path}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from pathlib import Path
 
@@ -355,3 +356,35 @@ def test_words_are_found_by_their_pairs_as_one_by_one(words: list[str], text: st
 
     assert set(Words(many).within(text)) == {word for word in many if word in text}
     assert set(Words(words).within(text)) == {word for word in words if word in text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my password is swordfish",
+        "The password is tulip.",
+        "The password for the wifi is tulip, remember it.",
+        "the db password is correcthorsebatterystaple",
+        "Our new admin password is 'hunter'",
+        "mein Passwort ist Schmetterling",
+        "Mein WLAN-Passwort ist Sonnenblume.",
+    ],
+)
+def test_an_ordinary_word_that_a_sentence_tells_as_a_password_is_replaced(text: str) -> None:
+    assert re.search("swordfish|tulip|horse|hunter|Schmetter|Sonnen", scrub(text)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"My password is {word}" for word in ("wrong", "not", "mandatory", "private", "strange", "forgotten")),
+        *(f"the password is {word}." for word in ("expired", "set", "irrelevant", "identical", "stale", "broken")),
+        *(f"The admin password is {word}!" for word in ("exclusive", "obvious", "below", "random", "static", "unique")),
+        *(f"mein Passwort ist {word}" for word in ("abgelaufen", "falsch", "weg", "vergessen", "Pflicht")),
+        "Das Passwort ist zu kurz.",
+        "the password is not set",
+        "printf(&quot;Password is correct.&quot;);",
+    ],
+)
+def test_what_is_said_about_a_password_stays(text: str) -> None:
+    assert scrub(text) == text

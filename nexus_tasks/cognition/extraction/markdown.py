@@ -11,10 +11,11 @@ from typing import get_args
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.cognition.extraction.topics import LONGEST_DESCRIPTION, LONGEST_NAME, one_line
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage.memories import FactLine
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import shorten
-from nexus_tasks.types import MemoryInfo, TopicType, clean_text, to_utc
+from nexus_tasks.types import TopicType, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
 # An export writes between these lines. What stands outside of them is written by hand, and stays.
@@ -139,7 +140,7 @@ def _plain(value: str) -> str:
     return value.strip("'")
 
 
-def facts(found: Sequence[MemoryInfo]) -> str:
+def facts(found: Sequence[FactLine]) -> str:
     """The text of ``facts.md``: facts under their dates, the newest date first.
 
     Under a date, facts are sorted by category. Within a category, facts with a higher confidence come first. When two
@@ -162,7 +163,7 @@ def facts(found: Sequence[MemoryInfo]) -> str:
 _FACT = re.compile(r"- \w{1,50} \(\d\.\d\d\), (.{1,2000}) \[m(\d{1,18})\]")
 
 
-def edited_facts(text: str, found: Sequence[MemoryInfo]) -> list[tuple[MemoryInfo, str]]:
+def edited_facts(text: str, found: Sequence[FactLine]) -> list[tuple[FactLine, str]]:
     """The facts of which the text of ``facts.md`` has another wording, with that wording.
 
     A line tells its fact by its citation (``[m17]``) and subject. Facts without a line, and lines without a fact, are
@@ -187,5 +188,5 @@ def has_new_lines(text: str) -> bool:
     return any(line and not line.startswith("## ") and not _FACT.fullmatch(line) for line in lines)
 
 
-def _date(fact: MemoryInfo) -> str:
+def _date(fact: FactLine) -> str:
     return f"{to_utc(fact.occurred_at):%Y-%m-%d}"

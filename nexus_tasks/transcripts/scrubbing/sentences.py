@@ -32,14 +32,37 @@ _NO_PASSWORD = frozenset(
     returned sent shown asked given taken passed read checked verified compared generated created updated deleted
     under over like about as more less least most even actually really apparently supposed stupid default true false
     entered saved typed displayed provided supplied specified typically usually generally basically simply literally
+    mandatory private public irrelevant strange identical stale confidential broken below above unset nonsense unclear
+    absent present alphanumeric ancient forgotten inside outside between again elsewhere together perfect silly dumb
+    trivial random numeric equal similar common unknown foreign other temporary permanent initial original final current
+    previous next last first second third recent late early full enough fake real legit dead alive active inactive
+    available sufficient clear crap garbage trash bogus rubbish whatever someone somewhere everywhere nowhere
+    plain-text text history overkill overdue static dynamic global local internal external
     """.split()  # noqa: SIM905
 )
-_PARTICIPLE = lazy(r"(?:ed|ing|ly|able|ible|less|ful)\Z")
+_PARTICIPLE = lazy(r"(?:ed|ing|ly|able|ible|less|ful|ous|ive|ical|que)\Z")
+# German writes nouns with a capital, so "mein Passwort ist abgelaufen" tells no password. These nouns are none either.
+_NO_PASSWORD_IN_GERMAN = frozenset(
+    [
+        "Pflicht",
+        "Geschichte",
+        "Unsinn",
+        "Quatsch",
+        "Mist",
+        "Schrott",
+        "Standard",
+        "Vergangenheit",
+        "Geheimnis",
+        "Vorschrift",
+        "Teil",
+        "Schuld",
+    ]
+)
 
 
 _WHOSE = lazy(
-    r"(?:\b|(?<=\\[nrt]))(?:my|our|your|his|her|their|its|the|new|admin|root|wifi|wi-fi|db|database|user|login|temporary)\s+"
-    r"(?:[\w'’-]{1,20}\s+){0,3}\Z",
+    r"(?:\b|(?<=\\[nrt]))(?:my|our|your|his|her|their|its|the|new|admin|root|wifi|wi-fi|db|database|user|login|temporary|"
+    r"mein|unser|dein|euer|das)\s+(?:[\w'’-]{1,20}\s+){0,3}(?:\w{1,20}-)?\Z",
     re.IGNORECASE,
 )
 _OPEN = r"(?P<open>\\{0,4}[\"'“‘`*]{0,3})"
@@ -193,7 +216,7 @@ def _span(match: re.Match[str], kind: str, group: str = "value") -> tuple[int, i
 
 def _bare(value: str) -> str:
     """``value`` without the sentence's punctuation and quotes behind it."""
-    value = value.partition('\\"')[0].rstrip("\"'”’`*»“")
+    value = value.partition('\\"')[0].partition("&quot;")[0].rstrip("\"'”’`*»“")
     return value.rstrip(".,;:?)。").rstrip("\"'”’`*»“")
 
 
@@ -210,12 +233,16 @@ def _is_told(match: re.Match[str], before: str) -> bool:
 
 def _is_last_word(match: re.Match[str], value: str, owned: bool) -> bool:
     """Whether the ordinary word ``value`` is the password: it is quoted, or it ends the sentence about a password."""
-    lowered = value.lower()
-    if lowered in _NO_PASSWORD or _PARTICIPLE().search(lowered) or len(value) < 4:
+    verb = match["verb"].strip().partition(" ")[0].lower()
+    if len(value) < 4 or verb in (":", "=") or not owned or match["noun"].lower() == "pass":
         return False
-    if match["verb"].strip() in (":", "=") or not owned or match["noun"].lower() == "pass":
+    if verb in ("ist", "war", "lautet"):
+        said = value in _NO_PASSWORD_IN_GERMAN or not value[0].isupper()
+    else:
+        said = value.lower() in _NO_PASSWORD or bool(_PARTICIPLE().search(value.lower()))
+    if said:
         return False
-    if match["verb"].split()[0].lower() == "to":
+    if verb == "to":
         return bool(match["open"])
     rest = match.string[match.start("value") + len(value) : match.end() + 2]
     return bool(match["open"]) or not rest.strip(" .,;!\"'”’`*") or rest[:1] in ".,;!"
