@@ -25,6 +25,7 @@ from benchmarks.machine import calibration, table
 from benchmarks.retrieval import LOCOMO, settings
 from nexus_tasks import embedded
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.integrations.http import serve
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
 from tests.databases import make_template
@@ -76,6 +77,7 @@ def measured(size: int, rounds: int) -> list[list[object]]:
     with here.database.transaction() as tx:
         subject = tx.scalar(text("SELECT subject FROM perspectives ORDER BY md5(subject) LIMIT 1"))
         session = tx.scalar(text("SELECT session_key FROM sessions ORDER BY md5(session_key) LIMIT 1"))
+    serve.load()
     with browsing() as (client, visit), sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
         page = chromium.new_page()

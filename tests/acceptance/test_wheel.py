@@ -236,6 +236,7 @@ def test_the_wheel_works_alone(folder: Path) -> None:
         check_mcp(commands / "nexus", elsewhere, folder / "home")
         run(*pip, *constrained, f"{wheel}[http]", cwd=folder)
         run(commands / "nexus", "up", "--detach", cwd=elsewhere, **home)
+        assert "FAIL" not in run(commands / "nexus", "doctor", cwd=elsewhere, **home)
         check_http(commands / "nexus", elsewhere, **home)
         check_browse(commands / "nexus", elsewhere, **home)
         if INSTALLED.exists():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,3 +163,32 @@ def test_the_page_of_a_limited_process_shows_no_other_namespace(here: Sandbox, m
         assert [one["content"] for one in listed] == ["The secret of mine."]
         assert client.get("/v1/memories", params={"namespace": "theirs"}).status_code == 403
         assert [one["namespace"] for one in client.get("/v1/namespaces").json()["namespaces"]] == ["mine"]
+
+
+LOADED = """
+import sys
+from nexus_tasks import Nexus
+from nexus_tasks.integrations.http import serve
+nexus = Nexus()
+serve.load()
+before = set(sys.modules)
+nexus.namespaces(), nexus.namespace("acme"), nexus.status("acme"), nexus.sessions("acme"), nexus.memories("acme")
+nexus.search("acme", "tea"), nexus.context("acme", query="tea"), nexus.profile("acme", "ann")
+nexus.perspectives("acme"), nexus.jobs(), nexus.finished_jobs(), nexus.spend("acme")
+print(sorted(name for name in set(sys.modules) - before if name.startswith(("nexus_tasks", "numpy", "sqlalchemy"))))
+"""
+
+
+def test_a_served_request_waits_for_no_import(here: Sandbox) -> None:
+    say("I drink tea.", namespace="acme")
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        env={**here.environment, "PYTHONPATH": str(ROOT)},
+        cwd=here.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    late = [name for name in json.loads(ran.stdout.replace("'", '"')) if not name.startswith("nexus_tasks.embeddings")]
+    assert late == []

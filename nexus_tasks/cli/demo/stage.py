@@ -11,6 +11,7 @@ from types import FrameType
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack import temporary_worker
+from nexus_tasks.embedded.account import let_pass, postgres_account
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import try_lock
 from nexus_tasks.files import make_folder
@@ -44,6 +45,8 @@ def stage(settings: Settings) -> Iterator[None]:
     """
     try:
         make_folder(os.fspath(settings.home))
+        if account := postgres_account():  # by the group: else every user could pass through the folder of real work
+            let_pass(settings.home.parent, account)
         held = try_lock(settings.home / "demo.lock")
     except OSError as error:
         raise embedded.explain(error, settings.home) from error
