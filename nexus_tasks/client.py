@@ -1379,13 +1379,15 @@ class Nexus:
         )
 
     # --- operating ----------------------------------------------------------------------------------------------------
-    def status(self, namespace: str | None = None, *, limit: int = 20) -> StatusReport:
+    def status(self, namespace: str | None = None, *, limit: int = 20, memories: bool = True) -> StatusReport:
         """Show how many jobs wait, run or are dead letters, why jobs wait, and the USD spent today (UTC).
 
         Args:
             namespace: only this namespace. Default: all namespaces.
             limit: the largest number of namespaces in the report. When there are more namespaces, the report has the
                 ones with the most jobs. The report's total ``jobs`` also counts the jobs of the other namespaces.
+            memories: whether to count the memories, which reads all of them: 0.1 s for 100,000 memories. Without it,
+                ``memories`` of each namespace is empty.
 
         Raises:
             NotFound: there is no such namespace.
@@ -1395,7 +1397,7 @@ class Nexus:
             [acme] = nexus.status("acme").namespaces
             print(acme.underived, "messages to derive,", acme.jobs.dead, "dead letters")
         """
-        return services.status.status(self.deployment, namespace, limit=limit)
+        return services.status.status(self.deployment, namespace, limit=limit, memories=memories)
 
     def spend(
         self, namespace: str | None = None, *, since: datetime | None = None, until: datetime | None = None

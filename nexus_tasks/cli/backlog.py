@@ -65,7 +65,7 @@ class Backlog:
 
 def backlog_of(nexus: Nexus, namespaces: Sequence[str]) -> Backlog:
     """The work that is left in the namespaces, with at most 20 runs and waits of each."""
-    found = [nexus.status(namespace) for namespace in namespaces]
+    found = [nexus.status(namespace, memories=False) for namespace in namespaces]
     spaces = [one.namespaces[0] for one in found]
     return Backlog(
         underived=sum(one.underived for one in spaces),

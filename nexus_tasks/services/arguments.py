@@ -214,6 +214,7 @@ CHECKS: Mapping[str, Check] = {
             "erase_expired",
             "collapse",
             "newest",
+            "memories",
             "superseded",
         ),
         _flag,

@@ -35,7 +35,7 @@ from nexus_tasks.types import (
 MOST_JOBS = 20  # for each namespace, the report lists at most this many waiting jobs and this many running jobs
 
 
-def status(deployment: Deployment, namespace: str | None, *, limit: int) -> StatusReport:
+def status(deployment: Deployment, namespace: str | None, *, limit: int, memories: bool = True) -> StatusReport:
     """See :meth:`nexus_tasks.client.Nexus.status`."""
     if namespace is not None:
         check_namespace(namespace)
@@ -47,7 +47,7 @@ def status(deployment: Deployment, namespace: str | None, *, limit: int) -> Stat
         jobs = {one.name: _job_counts(counts[one.name], dead.get(one.id, 0)) for one in known}
         shown = known if len(known) <= limit else sorted(known, key=lambda one: (-_sum(jobs[one.name]), one.name))
         shown = sorted(shown[:limit], key=lambda one: one.name)
-        found = figures.of_namespaces(tx, [one.id for one in shown])
+        found = figures.of_namespaces(tx, [one.id for one in shown], memories=memories)
         observed = {one.name: observations.stats(tx, one.id) for one in shown if found[one.id].observed}
     waits = index.waits({one.name: jobs[one.name].waiting for one in shown}, MOST_JOBS)
     running = defaultdict(list)

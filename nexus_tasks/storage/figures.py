@@ -56,11 +56,11 @@ _SPENT = text(
 _OBSERVED = text(f"SELECT DISTINCT namespace_id FROM observation_logs WHERE {_OF}")
 
 
-def of_namespaces(tx: Transaction, namespace_ids: Sequence[int]) -> dict[int, Figures]:
-    """The figures of each namespace: namespace id → figures."""
-    found = {i: Figures() for i in namespace_ids}
+def of_namespaces(tx: Transaction, namespace_ids: Sequence[int], *, memories: bool = True) -> dict[int, Figures]:
+    """The figures of each namespace: namespace id → figures. Without ``memories``, the memories are not counted."""
+    found = {i: Figures() if memories else Figures(memories={}) for i in namespace_ids}
     ids = {"ids": list(namespace_ids)}
-    for i, level, number in tx.execute(_MEMORIES, ids):
+    for i, level, number in tx.execute(_MEMORIES, ids) if memories else ():
         found[i].memories[level] = number
     for i, number, oldest in tx.execute(_BACKLOG, ids):
         found[i].underived, found[i].oldest_underived = number, oldest

@@ -88,7 +88,7 @@ class NamespaceStatus(Document):
 
     namespace: str
     jobs: JobCounts
-    memories: Mapping[str, int]  # level → number of memories that are valid now; every level has an entry
+    memories: Mapping[str, int]  # level → number of memories valid now; every level, or none if not counted
     underived: int  # number of messages whose facts are still to be derived
     digests_wanted: int  # number of sessions that are still to be digested
     oldest_underived_seconds: float | None  # age of the oldest derivation that is still to be done, or None

@@ -31,6 +31,7 @@ def test_a_conversation_over_http(here: Sandbox) -> None:
         assert ok(client.get(f"/v1/jobs/{ended['job']['job_id']}"))["status"] == "completed"
         assert [one["namespace"] for one in ok(client.get("/v1/namespaces"))["namespaces"]] == ["a/b:c"]
         assert ok(client.get("/v1/status"))["namespaces"][0]["memories"]["raw"] == 1
+        assert ok(client.get("/v1/status", params={"memories": False}))["namespaces"][0]["memories"] == {}
         erased = ok(client.delete("/v1/session", params={"namespace": "a/b:c", "session_key": "chat/1"}))
         assert erased["deleted"]["sessions"] == 1
 

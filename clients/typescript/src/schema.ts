@@ -2558,7 +2558,7 @@ export interface components {
             jobs: components["schemas"]["JobCounts"];
             /**
              * Memories
-             * @description level → number of memories that are valid now; every level has an entry
+             * @description level → number of memories valid now; every level, or none if not counted
              */
             memories: {
                 [key: string]: number;
@@ -6310,6 +6310,8 @@ export interface operations {
                 namespace?: string | null;
                 /** @description The largest number on the page. */
                 limit?: number;
+                /** @description Whether to count the memories, which reads all of them. */
+                memories?: boolean;
             };
             header?: never;
             path?: never;

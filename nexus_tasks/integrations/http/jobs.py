@@ -22,10 +22,15 @@ class RetryBody(Body):
 
 
 @router.get("/status")
-async def status(caller: Reader, namespace: Namespace = None, limit: Limit = 20) -> StatusReport:
+async def status(
+    caller: Reader,
+    namespace: Namespace = None,
+    limit: Limit = 20,
+    memories: Annotated[bool, Query(description="Whether to count the memories, which reads all of them.")] = True,
+) -> StatusReport:
     """Show how many jobs wait, run or are dead letters, why jobs wait, and the USD spent today (UTC)."""
     nexus, name = await caller.one_or_all(namespace)
-    return await nexus.astatus(name, limit=limit)
+    return await nexus.astatus(name, limit=limit, memories=memories)
 
 
 @router.get("/jobs")

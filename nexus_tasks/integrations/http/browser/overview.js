@@ -24,7 +24,7 @@ export async function namespaces() {
 }
 
 export async function overview({ namespace }) {
-  const [known, status] = await Promise.all([get("v1/namespace", { namespace }), get("v1/status", { namespace })]);
+  const [known, status] = await Promise.all([get("v1/namespace", { namespace }), get("v1/status", { namespace, memories: false })]);
   const now = status.namespaces[0];
   return [
     h("h1", {}, namespace),

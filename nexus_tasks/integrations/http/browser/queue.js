@@ -34,9 +34,16 @@ const scope = (text) => {
 };
 
 export async function queue({ namespace, fields }) {
-  const status = await get("v1/status", { namespace });
-  const now = status.namespaces[0];
   const load = (offset) => get("v1/jobs", { namespace, status: fields.status, kind: fields.kind, limit: 50, offset });
+  const draw = (page) => table("Running and waiting jobs come first", [
+    ["Job", (row) => h("a", { href: at(namespace, "job", row.id) }, row.kind)],
+    ["On", (row) => scope(row.scope)],
+    ["State", (row) => h("span", { class: `tag ${row.status === "dead" ? "bad" : row.status === "completed" ? "good" : ""}` }, row.status)],
+    ["Why", (row) => row.detail || row.reason || row.error || ""],
+    ["Ended", (row) => when(row.finished_at)],
+  ], page.jobs, "No job fits.");
+  const [status, jobs] = await Promise.all([get("v1/status", { namespace, memories: false }), pager(load, draw)]);
+  const now = status.namespaces[0];
   return [
     h("h1", {}, "Queue"),
     status.paused.map((one) => h("section", { class: "problem" }, h("h2", {}, `${one.kind} is paused`), h("p", { class: "text" }, one.reason))),
@@ -55,13 +62,7 @@ export async function queue({ namespace, fields }) {
       h("form", { submit: (event) => { event.preventDefault(); go(namespace, "queue", undefined, Object.fromEntries(new FormData(event.target))); } },
         field("State", h("select", { name: "status" }, ENDS.map((value) => h("option", { value, selected: (fields.status || "") === value }, value || "all")))),
         field("Kind", h("input", { name: "kind", value: fields.kind || "", placeholder: "derive_memory" })), h("button", { class: "main" }, "Show")),
-      await pager(load, (page) => table("Running and waiting jobs come first", [
-        ["Job", (row) => h("a", { href: at(namespace, "job", row.id) }, row.kind)],
-        ["On", (row) => scope(row.scope)],
-        ["State", (row) => h("span", { class: `tag ${row.status === "dead" ? "bad" : row.status === "completed" ? "good" : ""}` }, row.status)],
-        ["Why", (row) => row.detail || row.reason || row.error || ""],
-        ["Ended", (row) => when(row.finished_at)],
-      ], page.jobs, "No job fits."))),
+      jobs),
   ];
 }
 
