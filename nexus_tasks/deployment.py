@@ -68,6 +68,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:BufferStep",
     "nexus_tasks.worker:MonitoringStep",
 )
+CONSUMER_STEP = "nexus_tasks.worker:EventBatchesStep"
 NAMESPACE_REMEMBERED_SECONDS = 10.0
 # Connections to Postgres. The spare connections are for the sweep, reconcile and the session buffer.
 POOL_SIZE, SPARE_CONNECTIONS = 10, 4
@@ -189,6 +190,7 @@ class Deployment:
         """Put the jobs and the worker steps into ``app``."""
         attach(app, lambda: self.engine)
         app.steps["worker"].update(WORKER_STEPS)
+        app.steps["consumer"].add(CONSUMER_STEP)
         add_tasks(app)
 
     @_Once

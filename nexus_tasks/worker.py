@@ -8,7 +8,8 @@
 4. :class:`ConsumerTimeoutStep`: patches Celery, so that RabbitMQ's consumer timeout does not end the worker.
 5. :class:`DatabasePoolStep`: fits the pool of Postgres connections to the number of threads.
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
-7. Celery starts its pool and its consumer.
+7. Celery starts its pool and its consumer. A step of the consumer, :class:`EventBatchesStep`, sends task events
+   together, five times a second.
 8. :class:`EndStep`: starts a thread that limits how long runs and the worker's shutdown may last. In a worker whose
    runs are threads it also starts the interpreter guard, which ends a worker in which code blocks the interpreter.
 9. :class:`IdentityStep`: ends the worker if the claims (the records of jobs in Redis) belong to another database.
@@ -62,6 +63,7 @@ from nexus_tasks.idempotency.request import URGENT
 from nexus_tasks.idempotency.worker import pool_children
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
+from nexus_tasks.idempotency.worker.event_batches import EventBatchesStep
 from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.identity import IdentityStep
 from nexus_tasks.idempotency.worker.malloc_arenas import limit_arenas
@@ -299,6 +301,7 @@ __all__ = [
     "ConsumerTimeoutStep",
     "DatabasePoolStep",
     "EndStep",
+    "EventBatchesStep",
     "ForkServerStep",
     "IdentityStep",
     "MonitoringStep",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from celery.exceptions import TaskRevokedError
 from nexus_tasks import Nexus
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import JobFailed
+from nexus_tasks.idempotency.worker.event_batches import EVERY
 from tests.broker import queued
 from tests.integration.inline import due_at_once
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, play
@@ -163,3 +165,32 @@ def test_a_job_that_a_task_asks_for_names_its_parent(name: str, here: Sandbox) -
     keys = here.redis().keys(f"{here.name}:test:signals:*:trace")
     told = [row for key in keys for row in here.redis().lrange(key, 0, -1)]
     assert told.count(f"{asked.id} {asked.id} None") == 1  # its root and its parent
+
+
+def test_many_events_are_few_messages_and_none_is_missing(here: Sandbox, monitor: Monitor) -> None:
+    listening = here.redis().pubsub()
+    listening.psubscribe("*celeryev/task.multi")
+    begun = time.monotonic()
+    asked = [ask(uuid.uuid4().hex, "ok") for _ in range(60)]
+    for one in asked:
+        eventually(lambda one=one: monitor.types(one.id)[-1:] == ["succeeded"], within=LONG)
+    seconds = time.monotonic() - begun
+    assert all(monitor.types(one.id) == ["received", "started", "succeeded"] for one in asked)
+    messages = 0
+    while (found := listening.get_message(timeout=1)) is not None:
+        messages += found["type"] == "pmessage"
+    listening.close()
+    # A message every 0.2 s, and one whenever 24 events wait. Others of this worker's events add a few.
+    assert 1 <= messages <= seconds / EVERY + 3 * len(asked) / 24 + 5
+
+
+def test_the_last_events_of_a_worker_are_sent_when_it_stops(here: Sandbox, name: str) -> None:
+    with sandbox(here.servers) as other:
+        worker = other.worker(*WITH_KINDS, concurrency=1, **ROOT)
+        listening = Monitor()
+        eventually(lambda: play.delay(name=uuid.uuid4().hex) and len(listening.events) > 0, within=LONG)
+        asked = ask(name, "ok")
+        eventually(lambda: len(attempts(name)) == 1, within=LONG)
+        worker.stop()
+        eventually(lambda: listening.types(asked.id)[-1:] == ["succeeded"], within=LONG)
+        listening.close()
