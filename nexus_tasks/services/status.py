@@ -120,7 +120,7 @@ def _namespace_status(
         memories=found.memories,
         underived=found.underived,
         digests_wanted=found.digests_wanted,
-        oldest_underived_seconds=(datetime.now(UTC) - oldest).total_seconds() if oldest else None,
+        oldest_underived_seconds=max(now - oldest.timestamp(), 0.0) if oldest else None,
         paused=PausedNamespace(since=known.paused_at, reason=known.paused_reason) if known.paused_at else None,
         waiting_for=waits.counts,
         waits=tuple(_waiting_job(claim, now) for claim in soonest[:MOST_JOBS]),

@@ -114,6 +114,8 @@ def test_every_view_shows_what_is_stored_and_is_accessible(dark: bool) -> None:
             assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], path
             assert found.locator("main img").count() == 0
         assert "There is no memory" in visit(found, "memory", 999_999)
+        for unknown in ("nonsense", "__proto__", "constructor"):
+            assert "facts" in visit(found, unknown), unknown
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())

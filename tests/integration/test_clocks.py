@@ -186,6 +186,14 @@ def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, w
     assert abs(int(slot) - bench.claims.now() // 3_600) <= 1
 
 
+def test_status_says_how_old_a_message_is(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    Nexus().remember("acme", "Deploys happen on Tuesdays.")
+    clock_is(monkeypatch, wrong)
+    [found] = Nexus().status("acme").namespaces
+    assert found.oldest_underived_seconds == pytest.approx(0, abs=120)
+    assert bench.claims.counts("acme")
+
+
 def test_status_says_when_a_job_is_due(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     play.apply_async(kwargs={}, countdown=3_600)
     clock_is(monkeypatch, wrong)

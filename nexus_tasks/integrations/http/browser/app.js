@@ -29,7 +29,7 @@ async function show() {
   try {
     if (!access.token) content = door();
     else if (!place.namespace) content = await namespaces();
-    else content = await (VIEWS[place.view] || overview)(place);
+    else content = await (Object.hasOwn(VIEWS, place.view) ? VIEWS[place.view] : overview)(place);
   } catch (error) {
     content = failed(error);
   }
