@@ -452,6 +452,7 @@ def test_a_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "https://a b",
         "x" * 3_000,
         f"https://{'a' * 64}.org",
+        pytest.param("https://" + "\u0345\u0300" * 500_000, id="marks"),  # before: many minutes
     ],
 )
 def test_wrong_addresses_are_refused(here: Sandbox, url: str) -> None:
