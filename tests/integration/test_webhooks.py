@@ -189,9 +189,9 @@ def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_w
     say("I live in Lisbon.", end=True)
     work("derive_memory", "digest_session")
     database = private.deployment.database
-    first = private.worker()
     with database.transaction() as tx:  # the answer comes, and the row cannot be marked
         tx.execute(text("SELECT 1 FROM webhook_deliveries FOR UPDATE"))
+        first = private.worker()  # not before: it may tell and mark the row before the row is locked
         eventually(lambda: receiver.told, within=60)
         eventually(lambda: private.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
         first.kill()
