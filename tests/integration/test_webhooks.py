@@ -190,6 +190,7 @@ def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_w
     work("derive_memory", "digest_session")
     database = private.deployment.database
     with database.transaction() as tx:  # the answer comes, and the row cannot be marked
+        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # 8 s are short for a worker's start
         tx.execute(text("SELECT 1 FROM webhook_deliveries FOR UPDATE"))
         first = private.worker()  # not before: it may tell and mark the row before the row is locked
         eventually(lambda: receiver.told, within=60)
