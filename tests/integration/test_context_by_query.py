@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.context.assemble import LINE_TOKENS
 from nexus_tasks.cognition.retrieval.search import FEW
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
@@ -20,6 +22,7 @@ from tests.integration.test_context import conclude
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
+search_module: Any = sys.modules["nexus_tasks.cognition.retrieval.search"]  # the package has a function of this name
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 FOODS = ["peanuts", "shrimp", "sesame", "celery", "mustard", "lupin", "soya", "eggs", "milk", "wheat", "squid", "kiwi"]
 
@@ -205,3 +208,26 @@ def test_the_openai_form_is_a_message_of_the_user() -> None:
     assert Nexus().context(NAMESPACE, session_key="chat", format="openai", max_tokens=1).messages == ()
     observed = Nexus().context(NAMESPACE, session_key="chat", observe=True, format="openai")
     assert observed.messages == ({"role": "user", "content": observed.text},)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("unindexed", "share"), [(0, 2), (5_000, 1)])
+def test_a_large_namespace_gives_half_as_many_candidates(
+    monkeypatch: pytest.MonkeyPatch, unindexed: int, share: int
+) -> None:
+    pools = []
+    found = search_module.find_candidates
+
+    def noted(*given: Any, pool: int, **options: Any) -> Any:
+        pools.append(pool)
+        return found(*given, pool=pool, **options)
+
+    monkeypatch.setattr(search_module, "find_candidates", noted)
+    monkeypatch.setattr(search_module, "MOST_UNINDEXED", unindexed)
+    say({"content": "I am allergic to kiwi.", "author": "ann", "occurred_at": NOON})
+    work("derive_memory")
+    block = context("What is ann allergic to?", max_tokens=2_000)
+    assert "kiwi" in block.text
+    assert pools == [2 * (2_000 // LINE_TOKENS) // share + 20 // share]
+    Nexus().search(NAMESPACE, "allergic", limit=400)
+    assert pools[1:] == [400]  # a search has as many hits as it was asked for

@@ -61,7 +61,9 @@ def find(
         least: level → the lowest confidence of a shown memory.
         longest: the most bytes of a text that is read. A longer text is not shown, only what tells the same.
     """
-    # Half by words and half by vectors. Turns around the messages found, and the messages of facts, come in addition.
+    # In a large namespace, half by words and half by vectors. Turns around the messages found, and the messages of
+    # facts, come in addition. At 100,000 memories, contexts of 2,000 tokens had as much of the evidence (0.662 and
+    # 0.655) in two thirds of the time. Among the 600 turns of a conversation they had less (0.866 and 0.878).
     found = ranking(
         tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False, pool=math.ceil(limit / 2)
     )

@@ -18,7 +18,7 @@ from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.candidates import Candidate, find_candidates
+from nexus_tasks.storage.searching.candidates import Candidate, VectorScan, find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
 from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
@@ -82,8 +82,9 @@ def ranking(
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
 
     Args:
-        pool: how many candidates to take by words, and how many by vectors; ``None`` means ``limit``. It is at least
-            :data:`POOL`. Neighbours of messages come in addition.
+        pool: how many candidates to take by words, and how many by vectors, in a namespace whose vectors have an index;
+            ``None`` means ``limit``, as in smaller namespaces. At least :data:`POOL` are taken. Neighbours of messages
+            come in addition.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -96,6 +97,7 @@ def ranking(
     known = read_query_stats(tx, within, question, model)
     if not any(map(_means_something, question)):
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
+    way: VectorScan = "narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all"
     found = find_candidates(
         tx,
         within,
@@ -103,8 +105,8 @@ def ranking(
         mean_length=known.mean_length,
         model=model,
         vector=vector,
-        pool=max(POOL, limit if pool is None else pool),
-        way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
+        pool=max(POOL, limit if pool is None or way != "indexed" else pool),
+        way=way,
     )
     ranked = rank(
         found,
