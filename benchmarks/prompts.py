@@ -148,7 +148,7 @@ def derivation(*batch: messages.MessageText, observer: str = "assistant") -> Mod
 
 
 def derivations() -> list[Case]:
-    """Facts of messages: dates, hedges, changes, languages, and whose words count."""
+    """Facts of messages: dates, hedges, changes and languages. Words of assistants and tools are no source."""
     talk = derivation(
         said(1, "ann", "I ran the half marathon last Sunday, in 1:52!"),
         said(2, "ann", "I may move to Porto in the summer if the new job works out."),
@@ -457,7 +457,7 @@ def main() -> int:
     parser.add_argument("--spend-usd", type=Decimal, help="what all calls together may cost; needed for a real model")
     parser.add_argument("--stand-in", action="store_true", help="ask the tests' stand-in")
     parser.add_argument("--offline", action="store_true", help="ask the offline model")
-    parser.add_argument("--only", default="", help="only cases whose names begin so, such as `derive`")
+    parser.add_argument("--only", default="", help="only cases whose name begins with this text, such as `derive`")
     parser.add_argument("--accept", action="store_true", help="keep the present answers for the next comparison")
     options = parser.parse_args()
     if not (options.stand_in or options.offline or options.spend_usd):

@@ -266,7 +266,7 @@ def _spans(text: str, today: date, where: tzinfo) -> Iterator[Span]:
 
 
 def _way(text: str, month: re.Match[str]) -> int:
-    """Whether the sentence of a month speaks of what is behind (-1), ahead (1), or does not say so (0).
+    """Whether the sentence with a month tells of the past (-1), of the future (1), or of neither (0).
 
     The last word before the month that tells it decides, and else the first one after the month.
     """

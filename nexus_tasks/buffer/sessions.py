@@ -95,7 +95,7 @@ class Sessions:
         self._reset()
 
     def _check_owner(self) -> None:
-        """Refuse a folder that another user has made first, in a place where all may write: it could be filled by them.
+        """Refuse a folder that another user has made before this one, because that user can put messages into it.
 
         Raises:
             BufferError: the folder belongs to another user, and neither is root.

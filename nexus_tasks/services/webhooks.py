@@ -57,7 +57,7 @@ def delete_webhook(deployment: Deployment, namespace: str, webhook_id: str) -> W
 
 
 def _check_url(url: str, *, private: bool) -> None:
-    # First what is quick: urlsplit takes quadratic time for combining marks in the host.
+    # These checks come before urlsplit, because it takes quadratic time for combining marks in the host.
     fine = len(url) <= LONGEST_URL and url.isascii() and url.isprintable() and " " not in url
     try:
         parts = urlsplit(url if fine else "")

@@ -82,9 +82,9 @@ def ranking(
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
 
     Args:
-        pool: how many candidates to take by words, and how many by vectors, in a namespace whose vectors have an index;
-            ``None`` means ``limit``, as in smaller namespaces. At least :data:`POOL` are taken. Neighbours of messages
-            come in addition.
+        pool: the number of candidates to take by words, and again by vectors, in a namespace of more than 5,000
+            vectors. ``None`` means ``limit``. Smaller namespaces always take ``limit``. At least :data:`POOL` are
+            taken. Neighbours of messages come in addition.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
