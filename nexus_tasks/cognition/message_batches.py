@@ -321,14 +321,15 @@ def _submit_later(resources: Resources, batch: MessageBatch, error: JobError, *,
 
 def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> bool:
     assert batch.api_id is not None
-    ours = 0
+    ours = False
     seconds = (datetime.now(UTC) - batch.created_at).total_seconds()
+    with resources.database.transaction() as tx:
+        # A result that names a request of another batch, or none, is left out.
+        asked = {f"{batch.token}-{row.id}": row.id for row in batches.outstanding_requests(tx, batch.id)}
     for result in provider.results(batch.api_id):
-        token, _, number = result.custom_id.partition("-")
-        if token != batch.token or not number.isdigit():
-            continue
-        ours += 1
-        _store_result(resources, int(number), result, seconds)
+        ours |= result.custom_id.startswith(f"{batch.token}-")
+        if result.custom_id in asked:
+            _store_result(resources, asked[result.custom_id], result, seconds)
     with resources.database.transaction() as tx:
         if not ours:
             # No result has our token, so the id names a batch of another deployment. A rerun took that batch for ours,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)  #
 _UNKNOWN = "extra_forbidden"  # the last part of the place of such a fault is the model's own word
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*+[}\]])')
-_MOST_STARTS = 50  # braces of a text at which an object may begin; chosen by hand
+_MOST_STARTS = 50  # code fences of a text, or braces at which an object may begin; chosen by hand
 
 
 def parse(text: str, answer: type[AnswerT]) -> AnswerT:
@@ -49,7 +50,7 @@ def _parse(text: str, answer: type[AnswerT]) -> AnswerT:
 
 def _among(text: str, answer: type[AnswerT], error: ValueError) -> AnswerT:
     """The one answer in a text that is not JSON. Two different ones may be a quotation and the answer: neither is."""
-    found: list[AnswerT] = []
+    found: AnswerT | None = None
     why = error
     for value in _values(_TRAILING_COMMA.sub(lambda match: match[1] or "", text)):
         try:
@@ -57,17 +58,18 @@ def _among(text: str, answer: type[AnswerT], error: ValueError) -> AnswerT:
         except ValidationError as unfit:
             why = unfit if why is error else why
         else:
-            found += [fitting] if fitting not in found else []
-    if len(found) > 1:
-        raise ValueError("two different answers")
-    if not found:
+            if found is not None and fitting != found:
+                raise ValueError("two different answers")
+            found = fitting
+    if found is None:
         raise why
-    return found[0]
+    return found
 
 
 def _values(text: str) -> Iterator[Any]:
     """The JSON values of code fences, or else the objects of the text."""
-    fenced = [value for block in _FENCED.findall(text) if (value := _loaded(block)) is not None]
+    blocks = islice(_FENCED.finditer(text), _MOST_STARTS)
+    fenced = [value for block in blocks if (value := _loaded(block[1])) is not None]
     if fenced:
         yield from fenced
         return

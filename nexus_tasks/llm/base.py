@@ -70,6 +70,14 @@ class Usage:
     cache_read_tokens: int = 0
 
 
+def counted(tokens: object) -> int:
+    """A number of tokens that a server reports: at least 0, and at most the largest integer of Postgres.
+
+    What is no whole number counts as 0.
+    """
+    return min(max(tokens, 0), 2**31 - 1) if isinstance(tokens, int) else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion(Generic[AnswerT]):
     """The result of a model call. When the reply is unusable, ``answer`` is ``None`` and ``fault`` is the reason.

@@ -287,6 +287,73 @@ def test_somebody_else_s_batch_is_not_taken_for_ours(
     assert spent(here) == [(True, 3)]
 
 
+def named(lines: list[dict[str, Any]], number: str) -> str:
+    return f"{lines[0]['custom_id'].partition('-')[0]}-{number}"
+
+
+def unlike(lines: list[dict[str, Any]], **message: Any) -> dict[str, Any]:
+    result = lines[0]["result"]
+    return {**lines[0], "result": {**result, "message": {**result["message"], **message}}}
+
+
+STRANGE: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
+    "a custom id with a digit that is no number": lambda lines: [{**lines[0], "custom_id": named(lines, "²")}, *lines],
+    "a custom id beyond the largest id": lambda lines: [{**lines[0], "custom_id": named(lines, "9" * 30)}, *lines],
+    "a custom id that is a number": lambda lines: [{**lines[0], "custom_id": 7}, *lines],
+    "no result": lambda lines: [{**lines[0], "result": None}, *lines[1:]],
+    "a message without usage": lambda lines: [unlike(lines, usage=None), *lines[1:]],
+    "a message that is a text": lambda lines: [
+        {**lines[0], "result": {"type": "succeeded", "message": "x"}},
+        *lines[1:],
+    ],
+    "a line that is no object": lambda lines: [None, [1], *lines],
+    "each line three times": lambda lines: lines * 3,
+    "a stop reason that the SDK does not know": lambda lines: [unlike(lines, stop_reason="brand_new"), *lines[1:]],
+    "a block that is nothing": lambda lines: [
+        unlike(lines, content=[None, *lines[0]["result"]["message"]["content"]]),
+        *lines[1:],
+    ],
+    "tokens that no column holds": lambda lines: [
+        unlike(lines, usage={"input_tokens": -5, "output_tokens": 10**30}),
+        *lines[1:],
+    ],
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_strange_result_costs_no_other_item_its_answer(here: Sandbox, slow: StandIn, strange: str) -> None:
+    slow.change_results = STRANGE[strange]
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    for _ in range(4):
+        later(here)
+    asks_again = "stop reason" in strange  # its answer counts as invalid
+    assert digested(here) == 3 - asks_again
+    assert here.sql("SELECT 1 FROM dead_letters") == []
+    assert here.sql("SELECT 1 FROM model_calls WHERE cost_usd < 0") == []
+
+
+def test_a_result_answers_no_request_of_another_namespace(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    dream(*SESSIONS, namespace="other")
+    run()
+    [(_, mine), (_, theirs)] = here.sql("SELECT namespace_id, array_agg(id) FROM batch_requests GROUP BY 1 ORDER BY 1")
+
+    def claimed(lines: list[dict[str, Any]]) -> list[Any]:
+        if lines[0]["custom_id"].endswith(tuple(f"-{number}" for number in theirs)):
+            return []
+        return [*({**lines[0], "custom_id": named(lines, str(number))} for number in theirs), *lines]
+
+    slow.change_results = claimed
+    slow.end_batches("msgbatch_0001")
+    here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+    time_passes(here)
+    work_as_asked(without=["derive_memory", "digest_session"])
+    answered = {number for (number,) in here.sql("SELECT id FROM batch_requests WHERE state = 'answered'")}
+    assert answered == set(mine)
+
+
 def test_a_live_request_goes_ahead_of_the_batch(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()

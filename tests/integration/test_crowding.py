@@ -14,7 +14,9 @@ import httpx2
 import pytest
 
 from nexus_tasks import Nexus, limits
+from nexus_tasks.integrations.http import documents
 from nexus_tasks.integrations.http.application import application
+from nexus_tasks.integrations.http.documents import as_json
 from nexus_tasks.integrations.mcp import http as mcp
 from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.integrations.serving import turns
@@ -187,6 +189,29 @@ def test_connections_kept_open_behind_an_answer_give_way(
         for _ in range(3):
             assert STATUS[kind](f"http://{LOOPBACK}:{port}", token).status_code == 200
         refuse(opened[4], asked)  # the newest one is still open
+
+
+def test_a_slow_reader_holds_its_turn_and_a_part_of_its_answer(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = threading.Semaphore(0)
+
+    def large(document: Any) -> bytes:
+        made.release()
+        return b" " * 16_000_000 + as_json(document)
+
+    monkeypatch.setattr(documents, "as_json", large)
+    monkeypatch.setattr(limits, "HTTP_STALL_SECONDS", 20)
+    with serving("api", here) as (port, [acme, other]), ExitStack() as stack:
+        asked = f"GET /v1/status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {acme}\r\n\r\n".encode()
+        readers = [stack.enter_context(socket.create_connection((LOOPBACK, port), timeout=60)) for _ in range(12)]
+        for one in readers:
+            one.sendall(asked)
+        assert all(made.acquire(timeout=60) for _ in range(turns.AT_ONCE))
+        assert STATUS["api"](f"http://{LOOPBACK}:{port}", other).status_code == 200
+        assert made.acquire(timeout=1), "that of the other namespace"
+        assert not made.acquire(timeout=2), "the other readers wait for a turn"
+        with pytest.raises(ConnectionResetError):  # a reader that takes no part is cut off, with its answer unsent
+            eventually(lambda: readers[0].recv(1_000, socket.MSG_PEEK) and readers[0].send(b"x") and None, within=60)
+        assert made.acquire(timeout=60)
 
 
 def test_mcp_opens_no_stream(here: Sandbox) -> None:

@@ -50,6 +50,8 @@ class StandIn:
         self.counters = Counters()
         self.faults: deque[Fault] = deque()  # one is used up by each live call
         self.batch_faults: dict[str, Fault] = {}  # of calls about batches: create, list, get, results, cancel
+        # What a batch's list of results becomes; the lines need not be the API's.
+        self.change_results: Callable[[list[dict[str, Any]]], list[Any]] = lambda lines: lines
         self.models = set(MODELS)
         self._answers: list[tuple[Predicate, Answer]] = []
         self._standing: list[tuple[Predicate, Fault]] = []
@@ -205,7 +207,8 @@ class StandIn:
         if verb in ("results", "delete") and batch.ended is None:
             return Reply.of(status(400, "invalid_request_error", f"Message batch {name} is still in progress."))
         if verb == "results":
-            lines = ({"custom_id": custom_id, "result": result} for custom_id, result in batch.results.items())
+            lines = [{"custom_id": custom_id, "result": result} for custom_id, result in batch.results.items()]
+            lines = self.change_results(lines)
             text = "".join(json.dumps(line) + "\n" for line in lines)
             return Reply(200, text, kind="application/x-jsonl", cut=bool(fault))
         if verb == "delete":

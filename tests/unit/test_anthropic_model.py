@@ -16,7 +16,7 @@ from nexus_tasks import errors
 from nexus_tasks.llm.answer_json import parse
 from nexus_tasks.llm.answers import Digest, Reflection
 from nexus_tasks.llm.anthropic import AnthropicModel, request_params
-from nexus_tasks.llm.base import ModelRequest
+from nexus_tasks.llm.base import ModelRequest, counted
 from nexus_tasks.llm.server_errors import retry_after
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
@@ -136,6 +136,37 @@ def test_a_worthless_answer_is_a_fault_with_its_usage(model, standin, fault, exp
     assert len(completion.detail) <= 300
     assert completion.usage.input_tokens > 0
     assert completion.usage.output_tokens > 0
+
+
+STRANGE = {
+    "a block without a text": {"content": [{"type": "text", "text": None}]},
+    "a block of a new type": {"content": [{"type": "hologram"}]},
+    "a list as the stop reason": {"stop_reason": ["end_turn"]},
+    "a text as the details of a refusal": {"stop_reason": "refusal", "stop_details": "x"},
+    "numbers in the details of a refusal": {"stop_reason": "refusal", "stop_details": {"category": 7}},
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_strange_message_is_a_fault(model, standin, strange):
+    standin.faults.append(faults.Fault(name="strange", change=lambda message: message.update(STRANGE[strange])))
+    assert model.complete(derive()).fault in ("invalid", "refused")
+
+
+@pytest.mark.parametrize("tokens", [-5, 10**30, "many", 1.5, [1], None])
+def test_a_strange_number_of_tokens_fits_the_ledger(tokens):
+    assert 0 <= counted(tokens) < 2**31
+    assert counted(7) == 7
+
+
+def test_of_many_code_fences_the_first_are_read():
+    other = "".join(f'```json\n{{"short": "a", "long": "{n}"}}\n```\n' for n in range(20_000))
+    began = time.process_time()
+    with pytest.raises(ValueError, match="two different answers"):
+        parse(other, Digest)
+    with pytest.raises(ValueError, match="missing"):
+        parse("```json\n{}\n```\n" * 200_000, Digest)
+    assert time.process_time() - began < 2
 
 
 def test_a_fault_never_tells_what_the_model_wrote(model, standin):

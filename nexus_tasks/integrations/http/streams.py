@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Send
 
-from nexus_tasks import limits
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.http.documents import as_json
 from nexus_tasks.integrations.serving.access import Access, current
@@ -23,9 +22,9 @@ STILL_HERE = b": still here\n\n"  # a comment, which keeps proxies from closing 
 
 
 class Stream(StreamingResponse):
-    """A response that is sent in parts. A client that takes no part for 60 s is cut off.
+    """A response that is sent in parts.
 
-    It also ends within seconds when the token of its request is revoked, rotated or expired.
+    It ends within seconds when the token of its request is revoked, rotated or expired.
     """
 
     last_word = b""  # the last bytes of a stream whose token has become invalid
@@ -33,12 +32,7 @@ class Stream(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         """Send the parts."""
         self.body_iterator = _while_valid(aiter(self.body_iterator), self.last_word)
-
-        async def bounded(message: Message) -> None:
-            async with asyncio.timeout(limits.HTTP_STALL_SECONDS):
-                await send(message)
-
-        await super().stream_response(bounded)
+        await super().stream_response(send)
 
 
 async def _while_valid(parts: AsyncIterator[Any], last_word: bytes) -> AsyncIterator[Any]:

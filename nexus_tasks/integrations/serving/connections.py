@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from nexus_tasks.integrations.serving.access import current
 # A text of JSON, also one without its end, so that no place is looked at twice.
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _MARKS = (b",", b"[", b"{")  # each begins at most one value more
+PART = 65_536  # bytes of an answer that are sent at a time
 _SMALL = 64  # bytes; reading a chunk takes 13 µs, however short it is
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
@@ -60,7 +61,7 @@ class LimitedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        self.app = OneLength(self.app)
+        self.app = InParts(OneLength(self.app), self._cut_off)
         self.conn = _FewSmallChunks(h11.SERVER, limits.HTTP_HEADER_BYTES)
 
     def connection_made(self, transport: Any) -> None:
@@ -124,6 +125,9 @@ class LimitedConnection(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _cut_off(self) -> None:
+        self.transport.abort()
+
     def _give_up(self) -> None:
         self._refuse(408, f"The request did not arrive within {limits.HTTP_REQUEST_SECONDS} s. Send it again.")
 
@@ -143,6 +147,49 @@ class LimitedConnection(H11Protocol):
             head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {problems.MEDIA_TYPE}\r\n"
             self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         self.transport.close()
+
+
+class InParts:
+    """ASGI middleware that sends the body of an answer in parts, each when the client has taken those before.
+
+    Without it a long answer would be copied whole for each client, however slowly the client reads, and the request
+    would end at once, with its place among the requests of its namespace. A client that takes no part for 60 s is cut
+    off.
+
+    Args:
+        app: the application behind this one.
+        cut_off: closes the connection.
+    """
+
+    def __init__(self, app: ASGIApp, cut_off: Callable[[], None]) -> None:
+        self.app, self.cut_off = app, cut_off
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and send its answer."""
+        has_stalled = False
+
+        async def in_time(message: Message) -> None:
+            nonlocal has_stalled
+            try:
+                async with asyncio.timeout(limits.HTTP_STALL_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                has_stalled = True
+                self.cut_off()
+                raise
+
+        async def in_parts(message: Message) -> None:
+            body = message.get("body", b"")
+            for start in range(0, len(body) - PART, PART):
+                await in_time({"type": message["type"], "body": body[start : start + PART], "more_body": True})
+            rest = (len(body) - 1) // PART * PART
+            await in_time({**message, "body": body[rest:]} if rest > 0 else message)
+
+        try:
+            await self.app(scope, receive, in_parts)
+        except Exception:
+            if not has_stalled:
+                raise
 
 
 class OneLength:

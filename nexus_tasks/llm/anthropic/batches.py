@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_tasks.errors import Transient
 from nexus_tasks.llm.anthropic.client import ClaudeClient
 from nexus_tasks.llm.anthropic.errors import job_error
-from nexus_tasks.llm.anthropic.messages import USUAL, completion, request_params, usage_of
+from nexus_tasks.llm.anthropic.messages import USUAL, completion, is_message, request_params, usage_of
 from nexus_tasks.llm.base import AnswerT, BatchItemResult, Completion, ModelRequest, NoBatches, Usage
 from nexus_tasks.llm.dialects import Dialects
 from nexus_tasks.llm.purposes import claude_name
@@ -70,10 +70,11 @@ class AnthropicBatchProvider:
             Transient: the connection was cut before the last result.
         """
         for line in _lines(self.client.call(lambda client: client.messages.batches.results(batch_id))):
-            message = line.result.message if line.result.type == "succeeded" else None
+            found = getattr(getattr(line, "result", None), "message", None)
+            message = found if is_message(found) else None  # an item that failed has none
             yield BatchItemResult(
-                custom_id=line.custom_id,
-                message=message.model_dump(mode="json") if message else None,
+                custom_id=str(getattr(line, "custom_id", "")),
+                message=message.model_dump(mode="json", warnings=False) if message else None,
                 usage=usage_of(message) if message else Usage(),
             )
 
@@ -87,7 +88,8 @@ class AnthropicBatchProvider:
         """Read a stored message as the answer to ``request``."""
         from anthropic.types import Message
 
-        return completion(Message.model_validate(message), request, model, 0.0)
+        # A message may have a stop reason that the SDK does not know, and would not pass its validation.
+        return completion(Message.construct(**message), request, model, 0.0)
 
 
 def _create(requests: Any, client: Anthropic) -> Any:

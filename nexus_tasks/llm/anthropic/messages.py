@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from nexus_tasks.llm.answer_json import is_misshapen, parse, why
 from nexus_tasks.llm.answer_schema import TOOL, in_words
 from nexus_tasks.llm.anthropic.schema import answer_schema
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted
 from nexus_tasks.llm.dialects import Dialect
 from nexus_tasks.llm.purposes import claude_name
 from nexus_tasks.llm.server_errors import redact
@@ -71,6 +71,13 @@ def _mark(block: dict[str, Any]) -> None:
     block["cache_control"] = {"type": "ephemeral"}
 
 
+def is_message(found: object) -> TypeGuard[Message]:
+    """Whether the SDK found a message. It validates no answer, and a gateway may send an error page with status 200."""
+    from anthropic.types import Message, Usage
+
+    return isinstance(found, Message) and isinstance(found.usage, Usage) and isinstance(found.content, list)
+
+
 def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
     """Read ``message`` as the answer to ``request``. When it is unusable, the completion has a fault and no answer.
 
@@ -100,10 +107,17 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
 
 def _text(message: Message) -> str:
     """The answer's JSON: the input of the tool, or else the text."""
+    block: Any
     for block in message.content:
-        if block.type == "tool_use" and block.name == TOOL:
+        if _calls_tool(block):
             return json.dumps(block.input)
-    return "".join(block.text for block in message.content if block.type == "text")
+    texts = (getattr(block, "text", None) for block in message.content if getattr(block, "type", "") == "text")
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _calls_tool(block: Any) -> bool:
+    """Whether a block calls the tool. The SDK does not check blocks, so one may have no type."""
+    return getattr(block, "type", "") == "tool_use" and block.name == TOOL
 
 
 def _fault(message: Message) -> tuple[Any, str]:
@@ -111,10 +125,9 @@ def _fault(message: Message) -> tuple[Any, str]:
     if stop in ("max_tokens", "model_context_window_exceeded"):
         return "truncated", f"{stop} after {message.usage.output_tokens} tokens"
     if stop == "refusal":
-        about = message.stop_details
-        said = [about.category, about.explanation] if about else []
-        return "refused", redact(": ".join(part for part in said if part)) or "no reason given"
-    called = stop == "tool_use" and any(block.type == "tool_use" and block.name == TOOL for block in message.content)
+        said = (getattr(message.stop_details, name, None) for name in ("category", "explanation"))
+        return "refused", redact(": ".join(str(part) for part in said if part)) or "no reason given"
+    called = stop == "tool_use" and any(map(_calls_tool, message.content))
     if stop not in ("end_turn", "stop_sequence", None) and not called:
         return "invalid", redact(f"stopped with {stop}")
     return "", ""
@@ -124,8 +137,8 @@ def usage_of(message: Message) -> Usage:
     """The tokens that were used for ``message``, by kind."""
     usage = message.usage
     return Usage(
-        input_tokens=usage.input_tokens or 0,
-        output_tokens=usage.output_tokens or 0,
-        cache_write_tokens=usage.cache_creation_input_tokens or 0,
-        cache_read_tokens=usage.cache_read_input_tokens or 0,
+        input_tokens=counted(usage.input_tokens),
+        output_tokens=counted(usage.output_tokens),
+        cache_write_tokens=counted(usage.cache_creation_input_tokens),
+        cache_read_tokens=counted(usage.cache_read_input_tokens),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_tasks.errors import Misconfigured, Transient
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
 from nexus_tasks.llm.anthropic.client import ClaudeClient, ResultT
-from nexus_tasks.llm.anthropic.messages import USUAL, completion, request_params
+from nexus_tasks.llm.anthropic.messages import USUAL, completion, is_message, request_params
 from nexus_tasks.llm.anthropic.streaming import read_pieces
 from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Purpose
 from nexus_tasks.llm.dialects import Dialect, Dialects
@@ -83,8 +83,6 @@ class AnthropicModel:
         self, request: ModelRequest[AnswerT], send: Callable[[Anthropic, dict[str, Any]], object]
     ) -> Completion[AnswerT]:
         from anthropic import APIStatusError
-        from anthropic.types import Message
-        from anthropic.types import Usage as Billed
 
         model = self.model_for(request.purpose)
         began = time.monotonic()
@@ -102,8 +100,7 @@ class AnthropicModel:
 
         server, message, dialect = self.call(ask)
         seconds = time.monotonic() - began
-        # The SDK does not validate answers. A gateway may send an error page with status 200, which gives a string.
-        if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
+        if not is_message(message):
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         done = completion(message, request, model, seconds)
         if done.misshapen or done.answer is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nexus_tasks.errors import Transient
 from nexus_tasks.llm.answer_json import is_misshapen, parse, why
 from nexus_tasks.llm.answer_schema import TOOL, in_words, strict_schema
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted
 from nexus_tasks.llm.dialects import Dialect
 from nexus_tasks.llm.server_errors import redact
 from nexus_tasks.text import estimate_tokens
@@ -169,11 +169,11 @@ def _usage(reply: Reply, request: ModelRequest[Any]) -> Usage:
         prompt = request.instructions + request.transcript + request.question
         return Usage(input_tokens=estimate_tokens(prompt), output_tokens=estimate_tokens(reply.answer))
     details = used.prompt_tokens_details
-    read = (details.cached_tokens if details else 0) or 0
-    written = (details.cache_write_tokens if details else 0) or 0
+    read = counted(getattr(details, "cached_tokens", 0))
+    written = counted(getattr(details, "cache_write_tokens", 0))
     return Usage(
-        input_tokens=max(used.prompt_tokens - read - written, 0),
-        output_tokens=used.completion_tokens or 0,
+        input_tokens=counted(used.prompt_tokens - read - written),
+        output_tokens=counted(used.completion_tokens),
         cache_write_tokens=written,
         cache_read_tokens=read,
     )
