@@ -1,4 +1,4 @@
-"""Your Celery settings: those of nexus_tasks.config, and the ones that you override below.
+"""Your Celery settings. Those that this file does not set are those of nexus_tasks.config.
 
 Celery reads this file when a worker, beat or Flower is started in its folder. CELERY_CONFIG_MODULE names another
 module. The wheel does not contain this file.

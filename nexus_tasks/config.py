@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from celery import Celery
+from celery.utils.imports import import_from_cwd, symbol_by_name
 from kombu import Exchange, Queue
 
 from nexus_tasks.endpoints import Endpoints, endpoints_of
@@ -133,6 +134,40 @@ class CeleryConfig:
 
     def __dir__(self) -> list[str]:
         return [*_CONSTANTS, *OF_THE_SETTINGS, *OF_THE_ENDPOINTS]
+
+
+class Overridden:
+    """The Celery settings of a deployment, of which a module overrides some.
+
+    ``imports`` of the module are added to ours: a worker without ours would have no jobs and no sweep.
+
+    Args:
+        module: the module's name, such as ``celeryconfig``. The current folder is searched too, as Celery does.
+        ours: the settings that count where the module sets none.
+    """
+
+    def __init__(self, module: str, ours: CeleryConfig) -> None:
+        self._module, self._ours = module, ours
+
+    def _theirs(self) -> Any:
+        try:
+            if ":" in self._module:
+                return symbol_by_name(self._module, imp=import_from_cwd)
+            return import_from_cwd(self._module)
+        except AttributeError as error:  # to Celery it would mean that a setting is missing
+            raise ImportError(f"{self._module} cannot be imported: {error}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        theirs = self._theirs()
+        if not hasattr(theirs, name):
+            return getattr(self._ours, name)
+        value = getattr(theirs, name)
+        if name != "imports":
+            return value
+        return (*imports, *(one for one in value if one not in imports))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._theirs()), *dir(self._ours)})
 
 
 def queue_of(name: str, kind: str) -> Queue:

@@ -26,7 +26,7 @@ from weakref import WeakSet
 from celery import Celery, signals
 
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.config import CeleryConfig, add_queues, add_queues_and_schedule
+from nexus_tasks.config import CeleryConfig, Overridden, add_queues, add_queues_and_schedule
 from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
 from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
@@ -466,10 +466,10 @@ def use(deployment: Deployment) -> Iterator[Deployment]:
 class _DefaultDeployment(Deployment):
     """The deployment of the ``NEXUS_*`` variables.
 
-    Its Celery settings come from the module that CELERY_CONFIG_MODULE names, else from ``nexus_tasks/config.py``. For
-    the command ``celery`` a file ``celeryconfig.py`` in the current folder comes before ``nexus_tasks/config.py``. No
-    other process loads this file, because a hook, an MCP server or ``nexus`` may run in the folder of an untrusted
-    project.
+    Its Celery settings come from the module that CELERY_CONFIG_MODULE names. Those that the module does not set come
+    from ``nexus_tasks/config.py``. For the command ``celery`` a file ``celeryconfig.py`` in the current folder is this
+    module when the variable is not set. No other process loads this file, because a hook, an MCP server or ``nexus``
+    may run in the folder of an untrusted project.
     """
 
     def __init__(self, app: Celery | None = None) -> None:
@@ -478,7 +478,7 @@ class _DefaultDeployment(Deployment):
             # The fork server of this worker must read the same settings.
             os.environ.setdefault("CELERY_CONFIG_MODULE", "celeryconfig")
         if named := os.environ.get("CELERY_CONFIG_MODULE"):
-            self._config = named
+            self._config = Overridden(named, self._config)
 
 
 def _is_celery_command() -> bool:

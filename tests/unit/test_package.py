@@ -76,3 +76,26 @@ def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
         "from nexus_tasks.settings import load_settings\ntry: load_settings()\nexcept Exception as error: print(error)"
     )
     assert "NEXUS_MAX_ATTEMPTS" in python(code, tmp_path, NEXUS_MAX_ATTEMPTS="many")
+
+
+def test_a_celeryconfig_needs_only_what_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "practice.py").write_text("print('practice is imported')\n")
+    (tmp_path / "celeryconfig.py").write_text("imports = ['practice']\ntask_track_started = False\n")
+    code = (
+        "import os; os.environ['CELERY_CONFIG_MODULE'] = 'celeryconfig';"
+        "import nexus_tasks, nexus_tasks.config as ours; conf = nexus_tasks.app.conf;"
+        "print([n for n in ours.__all__ if getattr(conf, n) != getattr(ours, n)]); print(list(conf.imports));"
+        "nexus_tasks.app.loader.import_default_modules()"
+    )
+    names = "['imports', 'task_track_started']\n['nexus_tasks.tasks', 'nexus_tasks.worker', 'practice']\n"
+    assert python(code, tmp_path) == names + "practice is imported\n"
+
+
+def test_a_celeryconfig_that_fails_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("import os\nos.nonesuch\n")
+    code = (
+        "import os; os.environ['CELERY_CONFIG_MODULE'] = 'celeryconfig'; import nexus_tasks\n"
+        "try: nexus_tasks.app.conf.worker_pool\n"
+        "except ImportError as error: print(error)"
+    )
+    assert "nonesuch" in python(code, tmp_path)

@@ -118,7 +118,7 @@ class Publisher:
                             sent += self._send(wakeup, producer=producer, **retry)
         except KombuError as error:
             # The broker does not take the other wake-ups either, so they are not tried: each would cost a time-out.
-            log.warning("The messages of %d jobs were not all sent (%s); the sweep sends the rest.", len(rest), error)
+            log.warning("Not all of %d messages were sent (%s); the sweep sends the rest.", len(rest), error)
             return 0 if batched else sent
         return sent
 
