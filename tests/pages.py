@@ -109,6 +109,12 @@ class Reader:
         if server := next((name for name in _SERVERS if command.startswith(name)), None):
             self._serve(command, _SERVERS[server])
             return ""
+        if of_one_command := re.match(r"([A-Z_]+)=(\S+) nexus ", command):
+            name, value = of_one_command.groups()
+            process = [sys.executable, "-m", "nexus_tasks.cli.main", *shlex.split(command)[2:]]
+            environment = {**os.environ, **self.here.environment, name: value}
+            done = subprocess.run(process, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+            return done.stdout
         words = [self.placeholders.get(word, lambda word=word: word)() for word in shlex.split(command)]
         assert words[0] == "nexus", f"{command}: a command of this kind is not executed yet"
         with contextlib.ExitStack() as stack:

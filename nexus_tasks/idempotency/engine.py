@@ -174,8 +174,8 @@ class JobEngine:
         if found is None:
             raise ConfigurationError(
                 f"There is no job kind {name!r} here.",
-                remedy="Name the module that declares it in `imports` of your celeryconfig.py, and let every process read"
-                " that file: `export CELERY_CONFIG_MODULE=celeryconfig PYTHONPATH=.` in its folder.",
+                remedy="Name the module that declares it in `imports` of your celeryconfig.py. Let every process read"
+                " it: `export CELERY_CONFIG_MODULE=celeryconfig PYTHONPATH=.` in its folder.",
             )
         return found
 

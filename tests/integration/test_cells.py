@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import pytest
 
 from nexus_tasks import Cells, Message, Nexus
 from nexus_tasks.deployment import Deployment, use
-from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, StorageUnavailable
+from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, SchemaOutdated, StorageUnavailable
 from nexus_tasks.services.cells import routing
 from nexus_tasks.services.cells.moving import move
 from nexus_tasks.types import Listed
 from tests.cells import TwoCells, document, two_cells
 from tests.commandline import nexus as command
+from tests.databases import administer
 from tests.integration.inline import work
 from tests.sandbox import Sandbox
 
@@ -219,6 +221,22 @@ def test_a_cell_must_be_prepared_and_keep_its_database(deploy: Callable[..., San
         cells.close()
         with pytest.raises(NotFound):
             move(made.cells, "nobody", "one")
+
+
+def test_preparing_names_the_cell_that_has_no_schema(deploy: Callable[..., Sandbox], tmp_path: Path) -> None:
+    name = f"x{uuid.uuid4().hex[:12]}"
+    with two_cells(deploy, tmp_path) as made:
+        administer(made.one.servers, f"CREATE DATABASE {name}")
+        told = document(made.one, made.two)
+        told["cells"]["two"] |= {"database_url": made.one.servers.database_url.replace("/nexus?", f"/{name}?")}  # type: ignore[index]
+        cells = Cells(json.dumps(told))
+        try:
+            with pytest.raises(SchemaOutdated, match="cell two is empty") as refused:
+                cells.prepare()
+            assert "`NEXUS_CELL=two nexus db upgrade`" in str(refused.value)
+        finally:
+            cells.close()
+            administer(made.one.servers, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_cells_never_give_two_rows_the_same_id(both: TwoCells) -> None:

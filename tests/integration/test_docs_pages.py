@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from tests.databases import TEMPLATE, administer
 from tests.integration.inline import time_passes, waiting, work, work_as_asked
 from tests.integration.jobkinds import BODIES, play
 from tests.pages import PAGES, ROOT, RUNNABLE, Reader, blocks, commands
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
 
 DOCS = ROOT / "docs"
@@ -109,6 +111,45 @@ def test_the_page_prints_what_it_says(here: Sandbox, page: str, capfd: pytest.Ca
     left = {"observation": "## Recent messages\n[m1] ", "mcp": "[m1] "}.get(page)
     # The client over standard output runs in an event loop of its own, which prints past the redirection of a block.
     assert (left is None and not one.printed) or left in one.printed + capfd.readouterr().out
+
+
+def test_a_dead_letter_is_replayed_by_processes_that_only_follow_the_page(here: Sandbox) -> None:
+    """The worker, the program and the commands know the kind through the page's files and variables alone."""
+    page = blocks(DOCS / "operating.md")
+    kind, ask, wait, mend = [text for language, text in page if language == "python"]
+    [settings] = [text for language, text in page if language == "ini"]
+    [start] = [text for language, text in page if language == "sh" and "celery" in text]
+    exported = start.splitlines()[0].removeprefix("export ").split()
+    variables = dict(one.split("=", 1) for one in exported) | {"NEXUS_HOME": str(here.folder / "home")}
+    (here.folder / "practice.py").write_text(kind)
+    (here.folder / "celeryconfig.py").write_text(settings)
+
+    def run(*command: str) -> str:
+        env = {**here.environment, **variables}
+        done = subprocess.run(
+            [sys.executable, *command],
+            env=env,
+            cwd=here.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "WARNING" not in done.stderr
+        return done.stdout
+
+    def nexus(*words: str) -> str:
+        return run("-m", "nexus_tasks.cli.main", *words)
+
+    here.worker(**variables)
+    assert run("-c", f"from practice import *\n{ask}{wait}") == "JobFailed\n"
+    [dead] = json.loads(nexus("jobs", "list", "--status", "dead", "--namespace", "canteen", "--json"))["jobs"]
+    assert "menu.txt is missing" in nexus("jobs", "show", dead["id"])
+    run("-c", f"from practice import *\n{mend}")
+    nexus("jobs", "retry", dead["id"])
+    done = ["jobs", "list", "--status", "completed", "--namespace", "canteen", "--json"]
+    eventually(lambda: json.loads(nexus(*done))["jobs"], within=30)
 
 
 def test_the_page_on_cost_prints_what_it_says(claude: Callable[..., Sandbox]) -> None:

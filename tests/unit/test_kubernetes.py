@@ -103,7 +103,9 @@ def test_the_settings_exist() -> None:
 def test_scaling_asks_for_figures_that_exist_and_scales_the_workers() -> None:
     [scaled] = of_kind("ScaledObject")
     assert scaled["spec"]["scaleTargetRef"]["name"] in PODS
+    page = (ROOT / "docs" / "scaling.md").read_text()
     for trigger in scaled["spec"]["triggers"]:
+        assert f"```promql\n{trigger['metadata']['query']}\n```" in page, "a test runs the page's queries"
         assert set(re.findall(r"nexus_\w+", trigger["metadata"]["query"])) <= METRICS.keys()
 
 

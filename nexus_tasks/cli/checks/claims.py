@@ -120,7 +120,9 @@ def _rows(deployment: Any, redis_time: float) -> Iterator[Check]:
 
 
 def _clock(ahead: Mapping[str, float]) -> Check:
-    found = ", ".join(f"{server} is {round(seconds, 1) + 0.0:+.1f} s from this machine" for server, seconds in ahead.items())
+    found = ", ".join(
+        f"{server} is {round(seconds, 1) + 0.0:+.1f} s from this machine" for server, seconds in ahead.items()
+    )
     if all(abs(seconds) <= CLOCK_SECONDS for seconds in ahead.values()):
         return passed("clock", found)
     return failed("clock", found, "Let all machines follow a time server (NTP).")

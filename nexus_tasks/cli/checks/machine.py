@@ -109,10 +109,15 @@ def servers(settings: Settings) -> Sequence[Check]:
     """
     if not settings.embedded:
         return [passed("servers", "your own: NEXUS_DATABASE_URL and NEXUS_REDIS_URL are set")]
+    from nexus_tasks.embedded import running
     from nexus_tasks.embedded.postgres import binaries
     from nexus_tasks.embedded.redis import executable
 
-    return [passed("servers", f"embedded: {_home_relative(Path(executable()))}, {_home_relative(binaries())}")]
+    programs = passed("servers", f"embedded: {_home_relative(Path(executable()))}, {binaries()}")
+    addresses = running(settings.home)
+    if addresses is None:
+        return [programs]
+    return [programs, passed("address", addresses.database_url.replace("+psycopg", "", 1))]
 
 
 def _home_relative(path: Path) -> str:

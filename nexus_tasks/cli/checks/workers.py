@@ -93,7 +93,8 @@ def _all_connections(needed: int, workers: int) -> Check:
         most = int(str(tx.scalar(text("SHOW max_connections"))))
         driver = tx.connection().connection.driver_connection
         pooled = isinstance(driver, WatchedConnection) and driver.session is None
-    found = f"{workers} {'worker keeps' if workers == 1 else 'workers keep'} up to {needed} connections, Postgres has {most}"
+    keep = "worker keeps" if workers == 1 else "workers keep"
+    found = f"{workers} {keep} up to {needed} connections, Postgres has {most}"
     if pooled:
         return passed("connections", f"{found}, behind a pooler")
     if needed <= most:

@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from nexus_tasks.cells_file import CellsFile, read_cells
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError
+from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, SchemaOutdated
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.settings import cell_settings
-from nexus_tasks.storage import cells, identity, namespaces, tenancy
+from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
 from nexus_tasks.types import Document, check_namespace
 
 log = logging.getLogger(__name__)
@@ -147,9 +147,12 @@ class Cells:
 
         Raises:
             ConfigurationError: two cells have one database, or a cell has another database than before.
+            SchemaOutdated: a cell's database is empty or of another release. No cell is changed.
             StorageUnavailable: a cell does not answer. Nothing is lost by calling this again.
         """
         order = sorted(self.deployments, key=lambda name: name != self.directory_name)
+        for name in order:
+            self._check_schema(name)
         with self.directory.database.transaction() as tx:
             beyond = cells.highest_ids(tx)
         numbers = dict[str, int]()
@@ -166,6 +169,14 @@ class Cells:
                 cells.space_ids(tx, numbers[name], beyond if name != self.directory_name else {})
         self._verified.update(numbers)
         return numbers
+
+    def _check_schema(self, name: str) -> None:
+        found, needed = schema.versions(self.deployments[name].endpoints.database_url)
+        if found != needed:
+            raise SchemaOutdated(
+                f"The database of the cell {name} is {f'at schema {found}' if found else 'empty'}; {needed} is needed.",
+                remedy=f"Run `NEXUS_CELL={name} nexus db upgrade`, then this command again.",
+            )
 
     def check(self, name: str) -> None:
         """Check once that a cell is prepared, and that its database is the one that was registered.
