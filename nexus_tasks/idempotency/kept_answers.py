@@ -69,8 +69,11 @@ def _known(text: str, request: str) -> KeptAnswer | None:
     """The answer in an entry. ``None`` for an entry that another program has written."""
     try:
         found = json.loads(text)
-        known = found["request"]
-    except (ValueError, KeyError, TypeError):
+        known, status, body = found["request"], found.get("status", 200), found.get("body")
+        (body or "").encode()
+        if not 200 <= status < 300:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if known != request:
         raise InvalidInput(
@@ -79,7 +82,7 @@ def _known(text: str, request: str) -> KeptAnswer | None:
         )
     if "status" not in found:
         raise RequestRunning
-    return KeptAnswer(int(str(found["status"])), None if found["body"] is None else str(found["body"]))
+    return KeptAnswer(status, body)
 
 
 def renew(claims: Claims, taken: Taken) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +100,27 @@ def test_after_a_crash_behind_the_effect_a_repeat_is_served_anew(
             pass
         assert (ok(again)["stored"], again.json()["duplicates"]) == (0, 1)  # by the message's id
     assert here.sql("SELECT count(*) FROM memories") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"status": "x", "body": "{}"},
+        {"status": 99_999, "body": "{}"},
+        {"status": -1, "body": None},
+        {"status": None, "body": "{}"},
+        {"status": 200, "body": {"a": 1}},
+        {"status": 200, "body": "\ud800"},
+    ],
+)
+def test_an_answer_that_another_program_wrote_is_no_answer(here: Sandbox, written: dict[str, Any]) -> None:
+    with api(here) as client:
+        assert remember(client, **key()).status_code == 200
+        [name] = here.redis().keys(f"{here.name}:answer:*")
+        request = json.loads(here.redis().get(name))["request"]
+        here.redis().set(name, json.dumps({"request": request, **written}))
+        assert ok(remember(client, **key()))["duplicates"] == 1
+        assert json.loads(here.redis().get(name))["status"] == 200
 
 
 def test_no_content_and_no_secret_is_kept(here: Sandbox) -> None:
