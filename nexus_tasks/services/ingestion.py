@@ -182,7 +182,8 @@ class SessionWriter:
             InvalidInput: there are too many observers for so many messages, a name has a secret, or ``changed`` is
                 ``refuse``, and a message has changed.
         """
-        wanted = self.namespace.observers if observers is None else observers
+        # Two names may be one, such as two spellings of the same accented letter.
+        wanted = tuple(dict.fromkeys(self.namespace.observers if observers is None else observers))
         check_derivations(messages, wanted)
         if self.namespace.scrub:
             check_names(self.session_key, messages, observers or ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.services.access import TokenChecker
+from tests.integration.serve_process import serve_process
 from tests.integration.served import served
 from tests.sandbox import Sandbox, eventually
 
@@ -212,6 +214,20 @@ def test_a_slow_reader_holds_its_turn_and_a_part_of_its_answer(here: Sandbox, mo
         with pytest.raises(ConnectionResetError):  # a reader that takes no part is cut off, with its answer unsent
             eventually(lambda: readers[0].recv(1_000, socket.MSG_PEEK) and readers[0].send(b"x") and None, within=60)
         assert made.acquire(timeout=60)
+
+
+def test_a_client_that_leaves_within_its_body_is_not_logged(here: Sandbox) -> None:
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme")
+    token = nexus.create_token("acme", "agent", scopes=["read"]).token
+    head = f"POST /v1/search HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n\r\n{{"
+    with serve_process(here) as (_, port):
+        with socket.create_connection((LOOPBACK, port), timeout=30) as client:
+            client.sendall(head.encode())
+            time.sleep(1)  # the server waits for the rest of the body
+        assert STATUS["api"](f"http://{LOOPBACK}:{port}", token).status_code == 200
+        time.sleep(0.5)
+        assert "ClientDisconnect" not in (here.folder / "serve.log").read_text()
 
 
 def test_mcp_opens_no_stream(here: Sandbox) -> None:

@@ -408,3 +408,12 @@ def test_the_model_sees_a_few_messages_of_context_and_only_of_this_session(claud
     shown = standin.counters.requests[-1].parts[0].splitlines()[2:-1]  # after the tag and the day
     assert [line.rpartition(": ")[2] for line in shown] == ["Two.", "Three.", "Four."]
     assert [line.startswith("(context) ") for line in shown] == [True, True, False]
+
+
+@pytest.mark.parametrize("twice", [["ann", "ann"], ["jos\u00e9", "jose\u0301"]], ids=["the same", "two spellings"])
+def test_an_observer_that_is_named_twice_is_one(here: Sandbox, twice: list[str]) -> None:
+    Nexus().create_namespace(NAMESPACE)
+    say("I live in Lisbon.", observers=twice)
+    Nexus().set_namespace(NAMESPACE, observers=twice)
+    say("I drink tea.", session="other")
+    assert here.sql("SELECT count(*), count(DISTINCT observer) FROM derivations") == [(2, 1)]

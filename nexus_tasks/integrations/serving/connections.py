@@ -237,6 +237,8 @@ class BodyLimit:
         read, size = list[Message](), 0
         while not read or (read[-1]["type"] == "http.request" and read[-1].get("more_body")):
             read.append(await receive())
+            if read[-1]["type"] == "http.disconnect":  # nobody waits for an answer
+                return
             size += len(read[-1].get("body", b""))
             if size > most:
                 said = f"The body has more than {most:,} bytes. Send less in one call."
