@@ -14,7 +14,7 @@ from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.digest.rollover import want_rollover
-from nexus_tasks.cognition.echo import is_echo, says_again, told_by, without_echo
+from nexus_tasks.cognition.echo import is_echo, retelling, told_by, without_echo
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
@@ -387,11 +387,8 @@ def _without_echoes(
         return drafts
     known = [draft.content for draft in drafts if draft.subject in batch.people]
     known += facts.wordings(tx, namespace_id, observer, sorted(batch.people))
-    kept = [
-        draft
-        for draft in drafts
-        if draft.subject in batch.people or not says_again(draft.content, known, batch.participants)
-    ]
+    again = retelling(known, batch.participants)
+    kept = [draft for draft in drafts if draft.subject in batch.people or not again(draft.content)]
     if len(kept) < len(drafts):
         rejected["echo"] += len(drafts) - len(kept)
     return kept
