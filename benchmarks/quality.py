@@ -1,8 +1,9 @@
 """How well memory answers: the evidence that search and context find on LoCoMo and RealMem, beside the first release.
 
-    python -m benchmarks.quality [--embedder NAME …] [--quick] [--json FILE]
+    python -m benchmarks.quality [--embedder NAME …] [--quick] [--processes N] [--json FILE]
 
-Each conversation is a namespace. The offline model derives facts, reflections and digests from it, as workers would.
+Each conversation is a namespace of a database of its own, so that several processes work on several conversations. The
+offline model derives facts, reflections and digests from it, as workers would.
 Every embedder searches the same memories. A memory *tells* the turns that it rests on: a message tells itself, a fact
 the messages it was derived from, a reflection the messages of its facts. A digest tells no turn, but its session.
 
@@ -19,6 +20,7 @@ the messages it was derived from, a reflection the messages of its facts. A dige
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -26,10 +28,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 
 from sqlalchemy import text
@@ -39,6 +43,7 @@ from benchmarks.machine import table
 from benchmarks.retrieval import CATEGORIES, LOCOMO, Bm25, plain, questions, recall, settings
 from nexus_tasks import Deployment, Nexus, embedded
 from nexus_tasks.cognition.embed import fill_missing_vectors
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.text import content_key, content_words
@@ -47,6 +52,7 @@ from tests.databases import make_template
 from tests.integration.inline import work
 from tests.sandbox import sandbox
 
+CORPORA = ("locomo", "realmem", "identifiers")
 REALMEM = LOCOMO.parents[1] / "realmem"
 DEPTHS = (5, 10, 20)
 BOUNDS = (500, 1_000, 2_000)  # tokens of a context
@@ -60,8 +66,16 @@ NONSENSE = (
     "papal conclave of 1378 voting protocol",
     "Haskell monad transformer stack overflow",
 )
-# What the first release measured with its default embedder (`hashing`), by this benchmark.
-FIRST_RELEASE: dict[str, float] = {}
+# What the first release measured with its default embedder (`hashing`).
+FIRST_RELEASE = {
+    "LoCoMo raw @10": 0.665,
+    "LoCoMo search @10": 0.641,
+    "LoCoMo context 500": 0.644,
+    "LoCoMo context 1,000": 0.686,
+    "LoCoMo context 2,000": 0.746,
+    "LoCoMo repeats in 10 hits": 1.8,
+    "nonsense: lines in context": 20.0,
+}
 TELLS = text(
     """
     WITH RECURSIVE rests (memory_id, source_id) AS (
@@ -263,40 +277,33 @@ def remember(namespace: str, key: str, messages: list[Message]) -> None:
     work()
 
 
-def locomo(readers: dict[str, Reader], figures: dict[str, Figures], note: Progress, conversations: int | None) -> None:
-    """Store LoCoMo's conversations and ask their questions."""
-    talks: dict[str, list[Message]] = defaultdict(list)
-    every = list(read(LOCOMO, "locomo", namespace="n"))
-    chosen = list(dict.fromkeys(one.namespace for one in every))[:conversations]
-    for one in every:
-        if one.namespace in chosen:
-            remember(one.namespace, one.session_key, one.messages)
-            talks[one.namespace] += one.messages
-    note(f"LoCoMo: {sum(map(len, talks.values())):,} turns stored and derived")
+def locomo(namespace: str, readers: dict[str, Reader], peers: dict[str, Figures], note: Progress) -> None:
+    """Store one of LoCoMo's conversations and ask its questions."""
+    turns: list[Message] = []
+    for one in read(LOCOMO, "locomo", namespace="n"):
+        if one.namespace == namespace:
+            remember(namespace, one.session_key, one.messages)
+            turns += one.messages
+    note(f"{namespace}: {len(turns):,} turns stored and derived")
     upkeep.run(Nexus().deployment.database)
-    asked = [question for question in questions(LOCOMO) if question.namespace in talks]
-    for name, reader in readers.items():
-        for namespace in talks:
-            reader.embed(namespace)
-        note(f"LoCoMo: vectors of {name}")
-    for namespace, turns in talks.items():
-        ids = _ids(namespace)
-        peers = {
-            "plain BM25": Bm25(turns, plain, k1=1.5, b=0.75, floor=0.25),
-            "stemmed BM25": Bm25(turns, content_words, k1=1.2, b=0.75, floor=0.25),
-        }
-        for question in (one for one in asked if one.namespace == namespace):
-            kind = CATEGORIES[question.category]
-            for name, peer in peers.items():
-                found = peer.best(question.text, max(DEPTHS))
-                for depth in DEPTHS:
-                    figures[name].add(f"LoCoMo raw @{depth}", recall(found, question.evidence, depth), kind)
-            evidence = frozenset(ids[turn] for turn in question.evidence)
-            for reader in readers.values():
-                reader.ask_locomo(namespace, question.text, kind, evidence)
+    for reader in readers.values():
+        reader.embed(namespace)
+    ids = _ids(namespace)
+    words = {
+        "plain BM25": Bm25(turns, plain, k1=1.5, b=0.75, floor=0.25),
+        "stemmed BM25": Bm25(turns, content_words, k1=1.2, b=0.75, floor=0.25),
+    }
+    for question in (one for one in questions(LOCOMO) if one.namespace == namespace):
+        kind = CATEGORIES[question.category]
+        for name, peer in words.items():
+            found = peer.best(question.text, max(DEPTHS))
+            for depth in DEPTHS:
+                peers[name].add(f"LoCoMo raw @{depth}", recall(found, question.evidence, depth), kind)
+        evidence = frozenset(ids[turn] for turn in question.evidence)
         for reader in readers.values():
-            reader.ask_nonsense(namespace)
-        note(f"LoCoMo: asked {namespace}")
+            reader.ask_locomo(namespace, question.text, kind, evidence)
+    for reader in readers.values():
+        reader.ask_nonsense(namespace)
 
 
 def _ids(namespace: str) -> dict[str, int]:
@@ -312,44 +319,41 @@ def _ids(namespace: str) -> dict[str, int]:
         return {str(external): int(one) for external, one in rows}
 
 
-def realmem(readers: dict[str, Reader], figures: dict[str, Figures], note: Progress, sessions: int | None) -> None:
-    """Ask each session's questions before the session is stored."""
-    files = sorted(REALMEM.glob("*.json"))
-    for path in files[:1] if sessions else files:
-        before: list[Message] = []
-        for number, one in enumerate(dialogues(path)):
-            if sessions is not None and number == sessions:
-                break
-            if one.asked and before:
-                peer = Bm25(before, content_words, k1=1.2, b=0.75, floor=0.25)
+def realmem(
+    path: Path, readers: dict[str, Reader], peers: dict[str, Figures], note: Progress, sessions: int | None
+) -> None:
+    """Ask the questions of each of a persona's sessions before the session is stored."""
+    before: list[Message] = []
+    for number, one in enumerate(itertools.islice(dialogues(path), sessions)):
+        if one.asked and before:
+            peer = Bm25(before, content_words, k1=1.2, b=0.75, floor=0.25)
+            for question, evidence in one.asked:
+                keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 10))
+                peers["stemmed BM25"].add("RealMem 10 turns' sessions", len(evidence & set(keys)) / len(evidence))
+                keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 200))
+                found = evidence & set(list(keys)[:10])
+                peers["stemmed BM25"].add("RealMem raw, 10 sessions", len(found) / len(evidence))
+            for reader in readers.values():
+                reader.embed(one.namespace)
                 for question, evidence in one.asked:
-                    keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 10))
-                    figures["stemmed BM25"].add("RealMem 10 turns' sessions", len(evidence & set(keys)) / len(evidence))
-                    keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 200))
-                    found = evidence & set(list(keys)[:10])
-                    figures["stemmed BM25"].add("RealMem raw, 10 sessions", len(found) / len(evidence))
-                for reader in readers.values():
-                    reader.embed(one.namespace)
-                    for question, evidence in one.asked:
-                        reader.ask_realmem(one.namespace, question, evidence)
-            remember(one.namespace, one.key, one.messages)
-            before += one.messages
-            if number % 50 == 49:
-                upkeep.run(Nexus().deployment.database)
-                note(f"RealMem: {path.stem}, {number + 1} sessions")
-        for reader in readers.values():
-            reader.embed(f"r.{path.stem}")
-            reader.ask_nonsense(f"r.{path.stem}")
+                    reader.ask_realmem(one.namespace, question, evidence)
+        remember(one.namespace, one.key, one.messages)
+        before += one.messages
+        if number % 50 == 49:
+            upkeep.run(Nexus().deployment.database)
+            note(f"RealMem: {path.stem}, {number + 1} sessions")
+    for reader in readers.values():
+        reader.embed(f"r.{path.stem}")
+        reader.ask_nonsense(f"r.{path.stem}")
 
 
-def find_identifiers(readers: dict[str, Reader], note: Progress) -> None:
+def find_identifiers(readers: dict[str, Reader]) -> None:
     """Store messages with identifiers between others, and ask for them."""
     messages = [Message(content=said, author=author, id=key) for key, author, said in identifiers.MESSAGES]
     remember("code", "work", messages)
     for reader in readers.values():
         reader.embed("code")
         reader.ask_identifiers("code")
-    note("identifiers asked")
 
 
 @contextmanager
@@ -393,39 +397,72 @@ def _order(measure: str) -> tuple[int, str]:
     return next(place for place, head in enumerate(heads) if measure.startswith(head)), ""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A conversation, or all identifiers: what one process stores and asks alone."""
+
+    corpus: str  # locomo, realmem or identifiers
+    name: str = ""  # the conversation's namespace, or the path of the persona's file
+
+    def run(
+        self, servers: ServerAddresses, embedders: Sequence[str], note: Progress, *, quick: bool
+    ) -> dict[str, dict[str, list[float]]]:
+        """The values of each measure, by peer or embedder."""
+        peers = {"plain BM25": Figures(), "stemmed BM25": Figures()}
+        with sandbox(servers), readers_of(embedders) as readers:
+            if self.corpus == "locomo":
+                locomo(self.name, readers, peers, note)
+            elif self.corpus == "realmem":
+                realmem(Path(self.name), readers, peers, note, 60 if quick else None)
+            else:
+                find_identifiers(readers)
+            note(f"{self.corpus} {Path(self.name).stem}: done by {', '.join(readers)}")
+            found = peers | {name: reader.figures for name, reader in readers.items()}
+        return {name: dict(figures.values) for name, figures in found.items()}
+
+
+def parts_of(corpora: Sequence[str], *, quick: bool) -> list[Part]:
+    """The parts of these corpora; the longest come first."""
+    talks = dict.fromkeys(one.namespace for one in read(LOCOMO, "locomo", namespace="n"))
+    every = [Part("realmem", str(path)) for path in sorted(REALMEM.glob("*.json"))[: 1 if quick else None]]
+    every += [Part("locomo", name) for name in list(talks)[: 1 if quick else None]]
+    every.append(Part("identifiers"))
+    return [part for part in every if part.corpus in corpora]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--embedder", action="append", help="as NEXUS_EMBEDDER, or `minilm-torch`; default: all")
     parser.add_argument("--quick", action="store_true", help="one conversation of LoCoMo, 60 sessions of RealMem")
-    parser.add_argument("--only", action="append", choices=["locomo", "realmem", "identifiers"])
+    parser.add_argument("--only", action="append", choices=CORPORA)
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     options = parser.parse_args()
     note = Progress()
+    figures: dict[str, Figures] = defaultdict(Figures)
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder:
         servers = embedded.ensure(Path(folder))
         try:
             make_template(servers)
-            with sandbox(servers), readers_of(options.embedder or EMBEDDERS) as readers:
-                note(f"embedders: {', '.join(readers)}")
-                peers: dict[str, Figures] = {"plain BM25": Figures(), "stemmed BM25": Figures()}
-                parts: dict[str, Callable[[], None]] = {
-                    "identifiers": lambda: find_identifiers(readers, note),
-                    "locomo": lambda: locomo(readers, peers, note, 1 if options.quick else None),
-                    "realmem": lambda: realmem(readers, peers, note, 60 if options.quick else None),
-                }
-                for name, part in parts.items():
-                    if not options.only or name in options.only:
-                        part()
-                found: dict[str, dict[str, float]] = {name: peer.means() for name, peer in peers.items()}
-                if FIRST_RELEASE and not options.quick:
-                    found["first release"] = FIRST_RELEASE
-                found |= {name: reader.figures.means() for name, reader in readers.items()}
+            # Each process is a new one: forked ones would share connections.
+            with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+                running = [
+                    pool.submit(part.run, servers, options.embedder or EMBEDDERS, note, quick=options.quick)
+                    for part in parts_of(options.only or CORPORA, quick=options.quick)
+                ]
+                for part in running:
+                    for name, values in part.result().items():
+                        for measure, found in values.items():
+                            figures[name].values[measure] += found
         finally:
             embedded.stop(Path(folder))
+    means = {name: one.means() for name, one in figures.items()}
+    if not options.quick:
+        means["first release"] = FIRST_RELEASE
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(report(found))
+        options.json.write_text(json.dumps(means, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(report(means))
     note("done")
 
 

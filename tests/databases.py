@@ -7,6 +7,7 @@ median test. To delete the few rows that a test leaves behind takes a tenth of t
 from __future__ import annotations
 
 import atexit
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ def take(servers: ServerAddresses) -> str:
     if free:
         return free.pop()
     _made[servers.database_url] += 1
-    name = f"test_{_made[servers.database_url]}"
+    name = f"test_{os.getpid()}_{_made[servers.database_url]}"  # several processes may share the servers
     administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
     return name
 
