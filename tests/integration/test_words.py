@@ -61,6 +61,23 @@ def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(question: s
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("question", ["session_pool", "session-pool", "sessionPool", "where is session_pool.py?"])
+def test_an_identifier_as_it_is_written_is_found_before_its_parts_in_talk(question: str) -> None:
+    """The sentences of talk have both parts, and they are shorter or say the parts more often."""
+    talk = ["Session and pool went well.", "The pool of the session: a pool for a session.", "A session at the pool."]
+    say(*talk, "The leak is somewhere in src/db/session_pool.py, on line 88: a connection never comes back.", *talk)
+    assert "src/db/session_pool.py" in first(question)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_identifier_far_down_in_a_long_message_is_no_reason_to_read_it_all() -> None:
+    far = "word " * 5_000 + "session_pool"
+    say(far, "Look at session_pool.")
+    assert first("session_pool") == "Look at session_pool."
+    assert len(Nexus().search("acme", "session_pool", levels=["raw"])) == 2
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("said", "question", "other"),
     [

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus_tasks.embeddings.choose import embedder
-from nexus_tasks.embeddings.hashing import HashingEmbedder, _features
+from nexus_tasks.embeddings.hashing import HashingEmbedder, _word_features
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
 
@@ -92,9 +92,9 @@ def test_other_processes_make_the_same_vectors() -> None:
 
 
 def test_a_word_of_a_megabyte_costs_no_more_than_its_reading() -> None:
-    _features.cache_clear()
+    _word_features.cache_clear()
     EMBED(["x" * 1_000_000])
-    assert len(_features("x" * 1_000_000)[0]) < 100
+    assert len(_word_features("x" * 1_000_000)[0]) < 100
 
 
 def test_the_setting_chooses() -> None:

@@ -3,6 +3,7 @@
     score = standardised(words) + weight · standardised(vectors)
             + 1.5 if the question names the author or subject
             + 1 if the memory is of the time that the question names
+            + 2 if the memory has an identifier of the question as it is written
             + 0.4 · the session's best + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
@@ -48,7 +49,7 @@ WORDS_APART = 15.0  # after so many words between two turns, the share falls to 
 TURNS_APART = 5  # no share beyond so many turns
 WORDS_PER_TOKEN = 0.75  # words are counted by the estimated tokens (characters / 4)
 SOURCE_SHARE = 0.5  # the share of its sources' score that a fact gets
-NAMED_BONUS, TIME_BONUS = 1.5, 1.0  # in standard deviations
+NAMED_BONUS, TIME_BONUS, IDENTIFIER_BONUS = 1.5, 1.0, 2.0  # in standard deviations
 SESSION_SHARE, SESSION_BEST = 0.4, 2
 # The weights of vectors beside words. Hashed vectors know little that words do not know.
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
@@ -85,6 +86,7 @@ def rank(
     weight: float,
     limit: int | None = None,
     named: Collection[str] = (),
+    identified: Collection[int] = (),
     asked_time: Span | None = None,
 ) -> list[Ranked]:
     """The best ``limit`` candidates that pass the filter, best first. The module's docstring has the formula.
@@ -94,6 +96,7 @@ def rank(
             of each candidate that is a fact.
         weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
         named: the authors and subjects that the question names.
+        identified: the ids of the memories that have an identifier of the question as it is written.
         asked_time: the time that the question names.
     """
     if not any(one.fits for one in found):
@@ -116,6 +119,8 @@ def rank(
     )
     if named:
         scores += NAMED_BONUS * np.array([author in named for author in columns.author])[fits]
+    if identified:
+        scores += IDENTIFIER_BONUS * np.array([one in identified for one in columns.id])[fits]
     if asked_time is not None:
         begin, end = asked_time.begin.timestamp(), asked_time.end.timestamp()
         scores += TIME_BONUS * np.array([_is_of(one, begin, end) for one in found])[fits]

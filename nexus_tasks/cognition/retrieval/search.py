@@ -20,6 +20,7 @@ from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import Candidate, VectorScan, find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
+from nexus_tasks.storage.searching.identifiers import having, identifiers_of
 from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Citation, Recall, Recalls, clean_text, standing_named
@@ -113,6 +114,7 @@ def ranking(
         weight=vector_weight(embedder.name),
         limit=FOR_EACH_HIT * limit + FOR_EACH_SEARCH if collapsed else limit,
         named=known.named,
+        identified=having(tx, [one.id for one in found if one.fits], identifiers_of(question)),
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
     best = collapse(ranked, found, limit) if collapsed else ranked

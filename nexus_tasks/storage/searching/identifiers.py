@@ -1,0 +1,49 @@
+"""Finding the memories that have an identifier of the question as it is written: a path, a name in code, a ticket.
+
+The index has the parts of identifiers as words: ``session_pool`` is ``session`` and ``pool``. So does a question, and a
+message about a session and a pool has both words too. This module tells which memories have the parts side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlalchemy import text
+
+from nexus_tasks.storage.engine import Transaction
+
+MOST, SHORTEST, LONGEST = 8, 4, 200  # identifiers of a question; characters of an identifier without its signs
+READ = 20_000  # characters of a memory in which the identifiers are looked for
+
+_SIGNS = "_./\\:#=-"  # "session_pool", "session-pool" and "sessionPool" are one identifier
+_TOKEN = re.compile(r"[^\s,;()<>\"'`]+")
+_INSIDE = re.compile(r"[^\W_][_./\\:#=-]+[^\W_]|[a-z0-9][A-Z]")
+_WITHOUT_SIGNS = str.maketrans("", "", _SIGNS)
+_HAVING = text(
+    "SELECT id FROM memories AS m WHERE id = ANY (CAST(:ids AS bigint[])) AND EXISTS ("
+    " SELECT FROM unnest(CAST(:identifiers AS text[])) AS one"
+    f" WHERE strpos(translate(lower(left(m.content, {READ})), :signs, ''), one) > 0)"
+)
+
+
+def identifiers_of(question: str) -> list[str]:
+    """The identifiers of a question, in lower case and without their signs. At most eight are found.
+
+    An identifier is a word with a sign or a capital inside: ``src/db/session_pool.py``, ``PROJ-4821``, ``cancelOrder``.
+    It has a letter, so a date or a time of day is none.
+    """
+    joined = (
+        token.translate(_WITHOUT_SIGNS).lower().strip("?!")
+        for token in _TOKEN.findall(question)
+        if _INSIDE.search(token) and any(map(str.isalpha, token))
+    )
+    return list(dict.fromkeys(one for one in joined if SHORTEST <= len(one) <= LONGEST))[:MOST]
+
+
+def having(tx: Transaction, memory_ids: Sequence[int], identifiers: Sequence[str]) -> frozenset[int]:
+    """The memories among ``memory_ids`` that have one of these identifiers in their first 20,000 characters."""
+    if not identifiers:
+        return frozenset()
+    found = tx.scalars(_HAVING, {"ids": list(memory_ids), "identifiers": list(identifiers), "signs": _SIGNS})
+    return frozenset(found)
