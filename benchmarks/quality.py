@@ -416,7 +416,7 @@ class Part:
                 realmem(Path(self.name), readers, peers, note, 60 if quick else None)
             else:
                 find_identifiers(readers)
-            note(f"{self.corpus} {Path(self.name).stem}: done by {', '.join(readers)}")
+            note(f"{self.corpus} {self.name.rpartition('/')[2]}: done by {', '.join(readers)}")
             found = peers | {name: reader.figures for name, reader in readers.items()}
         return {name: dict(figures.values) for name, figures in found.items()}
 

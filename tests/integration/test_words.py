@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus
+from benchmarks import quality_identifiers as identifiers
+from nexus_tasks import Message, Nexus
 from nexus_tasks.storage import schema
-from tests.integration.inline import say
+from nexus_tasks.storage.searching.identifiers import having, identifiers_of
+from tests.integration.inline import say, work
 from tests.sandbox import Sandbox
 
 IDENTIFIERS = [
@@ -61,20 +63,24 @@ def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(question: s
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("question", ["session_pool", "session-pool", "sessionPool", "where is session_pool.py?"])
-def test_an_identifier_as_it_is_written_is_found_before_its_parts_in_talk(question: str) -> None:
-    """The sentences of talk have both parts, and they are shorter or say the parts more often."""
-    talk = ["Session and pool went well.", "The pool of the session: a pool for a session.", "A session at the pool."]
-    say(*talk, "The leak is somewhere in src/db/session_pool.py, on line 88: a connection never comes back.", *talk)
-    assert "src/db/session_pool.py" in first(question)
+def test_an_identifier_as_it_is_written_is_found_before_its_parts_in_talk() -> None:
+    """Most messages are everyday sentences that have the parts of the identifiers, such as a session and a pool."""
+    Nexus().ingest("acme", "work", [Message(content=said, author=by, id=i) for i, by, said in identifiers.MESSAGES])
+    work()
+    places = {
+        question: [hit.external_id for hit in Nexus().search("acme", question, levels=["raw"], limit=10)].index(wanted)
+        for _, question, wanted in identifiers.QUESTIONS
+    }
+    later = {question: place for question, place in places.items() if place}
+    assert len(later) <= 0.1 * len(places), later
+    assert not {"session_pool", "session-pool", "default_rate", "CheckoutButton"} & later.keys()
 
 
-@pytest.mark.usefixtures("here")
-def test_an_identifier_far_down_in_a_long_message_is_no_reason_to_read_it_all() -> None:
-    far = "word " * 5_000 + "session_pool"
-    say(far, "Look at session_pool.")
-    assert first("session_pool") == "Look at session_pool."
-    assert len(Nexus().search("acme", "session_pool", levels=["raw"])) == 2
+def test_an_identifier_is_looked_for_in_the_beginning_of_a_long_message(here: Sandbox) -> None:
+    say("word " * 4_000 + "session_pool", "word " * 3_000 + "session_pool")
+    ids = [one for (one,) in here.sql("SELECT id FROM memories WHERE level = 'raw' ORDER BY id")]
+    with here.deployment.database.reading() as tx:
+        assert having(tx, ids, identifiers_of("session-pool")) == {ids[1]}
 
 
 @pytest.mark.usefixtures("here")
