@@ -28,6 +28,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from benchmarks.machine import resident_mib, table
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded import ServerAddresses
@@ -178,7 +180,7 @@ class Soak:
         while (at := time.monotonic() - start) < self.seconds:
             try:
                 self.samples.append((at, self.sample(worker, producer)))
-            except NexusError:  # a fault has ended this connection too
+            except (NexusError, RedisError):  # a fault has ended this connection too
                 continue
             time.sleep(SAMPLE_EVERY)
 
