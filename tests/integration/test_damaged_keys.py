@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nexus_tasks import Nexus
 from nexus_tasks.errors import DamagedKey
 from nexus_tasks.idempotency import key_types
 from nexus_tasks.idempotency.repair import repair
@@ -76,3 +77,23 @@ def test_each_key_that_the_scripts_list_has_a_type() -> None:
     known = {(kind, name, False) for kind, names in key_types.ALONE.items() for name in names}
     known |= {(kind, name, True) for kind, names in key_types.BEGINNINGS.items() for name in names}
     assert listed == known
+
+
+def test_a_queue_that_is_no_list_ends_no_worker(here: Sandbox) -> None:
+    nexus, queue = Nexus(here.deployment), f"{here.name}:celery:derive"
+    worker = here.worker(concurrency=2)
+    nexus.remember("acme", "I like tea.")
+    eventually(lambda: here.sql("SELECT 1 FROM derivations WHERE state = 'done'"))
+    here.redis().set(queue, "written by another program")
+    eventually(lambda: here.redis().type(queue) in ("none", "list"), within=30)
+    nexus.remember("acme", "I like coffee.")
+    eventually(lambda: not here.sql("SELECT 1 FROM derivations WHERE state <> 'done'"), within=30)
+    assert worker.process.poll() is None
+    assert here.redis().get(f"{here.name}:celery:damaged:derive") == "written by another program"
+
+
+def test_a_worker_starts_beside_a_queue_that_is_no_list(here: Sandbox) -> None:
+    here.redis().hset(f"{here.name}:celery:derive", "x", "y")
+    Nexus(here.deployment).remember("acme", "I like tea.")
+    here.worker(concurrency=2)
+    eventually(lambda: here.sql("SELECT 1 FROM derivations WHERE state = 'done'"), within=30)

@@ -7,16 +7,26 @@ time on making clients.
 After a failover without RST, the connections of a channel's pool are silent. The worker's event loop would wait 5 s for
 an answer on each of them, one after the other: for acknowledgements, for events, for messages. The pool of this patch
 pings a connection that was idle for 1 s, and a lost connection takes the idle ones of its pool with it.
+
+When the key of a queue is no list, because another program has written it, kombu's error would end every worker. This
+patch renames the key. Reconcile and the sweep send the messages again that were in it.
 """
 
 from __future__ import annotations
 
+import logging
+from queue import Empty
 from typing import Any
 
 from celery import bootsteps
 from kombu.transport import redis
+from redis.exceptions import ResponseError
 
 from nexus_tasks.idempotency.redis_client import WaryPool
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 30 * 86_400  # of a key that was renamed
 
 
 class Channel(redis.Channel):  # type: ignore[misc]
@@ -32,6 +42,30 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if kept is None or kept.connection_pool is not self.pool:  # a lost connection leads to a new pool
             kept = self._kept = super()._create_client()
         return kept
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)
+        except ResponseError as error:
+            self._set_aside(error, *self.active_queues)
+            raise Empty from None
+
+    def _size(self, queue: str) -> int:
+        try:
+            return int(super()._size(queue))
+        except ResponseError as error:
+            self._set_aside(error, queue)
+            return 0
+
+    def _set_aside(self, error: ResponseError, *queues: str) -> None:
+        if "WRONGTYPE" not in str(error):
+            raise error
+        for queue in queues:
+            key, aside = f"{self.global_keyprefix}{queue}", f"{self.global_keyprefix}damaged:{queue}"
+            if self.client.type(key) not in (b"list", b"none"):
+                self.client.rename(key, aside)
+                self.client.expire(aside, KEPT_SECONDS)
+                log.warning("The key %s was no list, and is set aside as %s: it must be a queue.", key, aside)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         if asynchronous:  # the event loop itself reads from these connections
