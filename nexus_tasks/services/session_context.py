@@ -10,6 +10,8 @@ from nexus_tasks.llm.offline.rules import is_of_the_moment
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, SessionRow
+from nexus_tasks.storage.searching import context_rows
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.text import shorten
 from nexus_tasks.types import to_utc
 
@@ -21,6 +23,7 @@ _HEADING = (
 _LOG_SHARE = 0.7
 _LONGEST_MESSAGE = 500  # characters
 _MOST_MESSAGES = 200  # the most messages after the notes that are read
+_READ = 10_000  # characters of a message that are read; reasoning and attachments in them are not shown
 
 
 def figures(tx: Transaction, session: SessionRow) -> tuple[int, ...]:
@@ -52,7 +55,7 @@ def text_of(tx: Transaction, session: SessionRow, room: int) -> str:
     if task:
         parts.append(f"Current task: {task}")
     left = room - sum(len(part) + 2 for part in parts) - 60  # 60: the two headings
-    recent = messages.window(tx, session.id, through, messages.UNBOUNDED_SEQ, limit=_MOST_MESSAGES)
+    recent = context_rows.said_last(tx, session.id, through, _MOST_MESSAGES, characters=_READ)
     lines = [line for message in recent if (line := _line(message))]
     said = _last_lines(lines, left - min(len(text), int(_LOG_SHARE * left)))
     notes = _last_lines(text.splitlines(), left - sum(len(line) + 1 for line in said))
@@ -63,14 +66,13 @@ def text_of(tx: Transaction, session: SessionRow, room: int) -> str:
     return "\n\n".join(parts) if notes or said else ""
 
 
-def _line(message: Memory) -> str:
-    """A message in one line. Tool calls, results and answers that only confirm give an empty line."""
-    if message.role not in ("user", "assistant") or (message.role == "assistant" and message.tool_calls):
-        return ""
-    said = shorten(" ".join(message_text.text_of(message).split()), _LONGEST_MESSAGE)
+def _line(message: ContextRow) -> str:
+    """A message in one line. Answers that only confirm give an empty line."""
+    spoken = message_text.spoken(message.content, cut=len(message.content) == _READ)
+    said = shorten(" ".join(spoken.split()), _LONGEST_MESSAGE)
     if not said or (message.role == "assistant" and is_of_the_moment(said)):
         return ""
-    return f"- [m{message.id}] {to_utc(message.occurred_at):%H:%M} {message.author or message.role}: {said}"
+    return f"- [m{message.id}] {to_utc(message.occurred_at):%H:%M} {message.subject or message.role}: {said}"
 
 
 def _last_lines(lines: list[str], room: int) -> list[str]:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from nexus_tasks import Nexus, limits
+from nexus_tasks import Message, Nexus, limits
 from nexus_tasks.cognition.answering import looking
 from nexus_tasks.cognition.context.assemble import POOL
+from nexus_tasks.services import session_context
+from nexus_tasks.storage import sessions
 from nexus_tasks.storage.searching import context_rows
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.types import ContextBlock
@@ -106,3 +108,32 @@ def test_a_look_at_messages_reads_the_beginning_of_each(here: Sandbox) -> None:
         rows = context_rows.around(tx, wanted, first, 5, characters=looking.LONGEST_LINE + 1)
     assert [len(row.content) for row in rows] == [looking.LONGEST_LINE + 1] * 3
     assert looking._line(rows[0]).content.endswith("…")
+
+
+def test_the_context_of_a_compacted_session_reads_the_beginning_of_each_message(here: Sandbox) -> None:
+    hidden = f"<thinking>{'x' * LENGTH}"
+    client = Nexus(here.deployment)
+    client.create_namespace(NAMESPACE, scrub=False)
+    said = [Message(content=f"harbour {n:04} {'x' * LENGTH}", author="ann") for n in range(NUMBER)]
+    said += [
+        Message(content=f"The pier. {hidden}</thinking> Not read.", author="ann"),
+        Message(content="<thinking>Secret.</thinking>The quay.", author="ann"),
+        Message(content="Done.", role="assistant", tool_calls=[{"name": "run", "input": "x"}]),
+        Message(content="From a tool.", role="tool"),
+        Message(content="The end.", author="ann"),
+    ]
+    client.ingest(NAMESPACE, SESSION, said)
+    with here.deployment.database.reading() as tx:
+        session = sessions.get(tx, here.sql("SELECT id FROM namespaces")[0][0], SESSION)
+        session_context.text_of(tx, session, 8_000)
+        tracemalloc.start()
+        try:
+            text = session_context.text_of(tx, session, 8_000)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert f"harbour {NUMBER - 1:04}" in text
+    assert [line.split(": ", 1)[1] for line in text.splitlines()[-3:]] == ["The pier.", "The quay.", "The end."]
+    assert "Done." not in text
+    assert "From a tool." not in text
+    assert peak < 2_000_000

@@ -28,23 +28,36 @@ def text_of(message: Memory) -> str:
     """
     if message.role == "system":
         return ""
-    text = _ATTACHED.sub(r"[attachment: \1]", _without_reasoning(message.content)).strip()
+    text = spoken(message.content)
     calls = (_call_text(call) for call in message.tool_calls or ())
     return "\n".join(part for part in (text, *calls) if part)
 
 
-def _without_reasoning(text: str) -> str:
-    """``text`` without each part from a tag of reasoning to the next closing tag of that name."""
+def spoken(text: str, *, cut: bool = False) -> str:
+    """The text of a message without reasoning. A marker replaces an attachment.
+
+    Args:
+        cut: ``text`` is the beginning of a longer text. Reasoning that does not end in it goes on behind it.
+    """
+    return _ATTACHED.sub(r"[attachment: \1]", _without_reasoning(text, cut)).strip()
+
+
+def _without_reasoning(text: str, cut: bool) -> str:
+    """``text`` without each part from a tag of reasoning to the next closing tag of that name.
+
+    In a text that is ``cut``, a part without a closing tag lasts until the end.
+    """
     tags = [(tag, tag[2].lower()) for tag in _REASONING_TAG.finditer(text)]
     last_end = {name: tag.start() for tag, name in tags if tag[1]}
     parts, done, opened, reasoning = list[str](), 0, 0, ""
     for tag, name in tags:
-        if not reasoning and not tag[1] and last_end.get(name, -1) > tag.start():
+        if not reasoning and not tag[1] and (cut or last_end.get(name, -1) > tag.start()):
             opened, reasoning = tag.start(), name
         elif tag[1] and name == reasoning:
             parts.append(text[done:opened])
             done, reasoning = tag.end(), ""
-    return "".join((*parts, text[done:]))
+    rest = text[done:opened] if reasoning else text[done:]  # reasoning is open at the end of a cut text only
+    return "".join((*parts, rest))
 
 
 def _call_text(call: object) -> str:

@@ -305,6 +305,29 @@ def _between(within: str, limit: int) -> TextClause:
     return text(f"SELECT {_BEGINNINGS} FROM memories AS m WHERE {within} ORDER BY m.occurred_at, m.id LIMIT {limit}")
 
 
+_SAID_LAST = text(
+    f"""
+    SELECT {_BEGINNINGS} FROM (
+        SELECT * FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after
+        ORDER BY seq DESC LIMIT :limit
+    ) AS m
+    WHERE m.role = 'user' OR m.role = 'assistant' AND coalesce(jsonb_array_length(m.tool_calls), 0) = 0
+    ORDER BY m.seq
+    """
+)
+
+
+def said_last(tx: Transaction, session_id: int, after: int, limit: int, *, characters: int) -> list[ContextRow]:
+    """What the user said and the agent answered in a session, in order: of each the first ``characters`` characters.
+
+    Args:
+        after: the number (``seq``) of the message after which the messages stand.
+        limit: of the messages after it, only the last ``limit`` are looked at. Those with tool calls are left out.
+    """
+    values = {"session_id": session_id, "after": after, "limit": limit, "characters": characters}
+    return [ContextRow(*row) for row in tx.execute(_SAID_LAST, values)]
+
+
 _OF_SESSION = _reading(
     f"""
     WITH session AS (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)
