@@ -30,14 +30,15 @@ ANSWER_BYTES = (
     16_000_000  # of the texts of one page or search. A page of messages ends earlier, another list is refused
 )
 HIT_EVIDENCE = 100  # citations of one search hit, and messages of a fact in a list; `more_evidence` counts the others
-MEMORY_EVIDENCE = 1_000  # citations of a memory that is shown alone, and entries of its `supports` and `superseded`
+# Citations of a memory that is shown alone, entries of its `supports` and `superseded`, and sources of a topic.
+MEMORY_EVIDENCE = 1_000
 CONTEXT_TOKENS = 1_000_000
 
 # --- imports ----------------------------------------------------------------------------------------------------------
 IMPORT_LINE_CHARACTERS = 50_000_000  # of one line of an export
 TOPIC_FILES = 10_000  # of a folder of topics
 TOPIC_BYTES = 1_000_000  # of a topic's file
-FILE_BYTES = 268_435_456  # of a file or stream of messages
+FILE_BYTES = 268_435_456  # of a file or stream of messages, of `facts.md`, and of a folder of topics
 FILE_LINES = 500_000
 FILE_LINE_BYTES = 33_554_432
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import defer
 
+from nexus_tasks import limits
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic, TopicSource
@@ -232,9 +233,15 @@ def rename(tx: Transaction, topic: Topic, filename: str) -> bool:
 
 
 def details(tx: Transaction, topic: Topic) -> TopicDetails:
-    """A topic with its content and the ids of the messages that it was written from."""
-    head = _head(topic, len(topic.content))
-    return TopicDetails(**head, content=topic.content, sources=tuple(sorted(source_ids(tx, [topic.id]))))
+    """A topic with its content and the ids of the earliest messages that it was written from."""
+    query = select(TopicSource.memory_id, func.count().over()).where(TopicSource.topic_id == topic.id)
+    rows = tx.execute(query.order_by(TopicSource.memory_id).limit(limits.MEMORY_EVIDENCE)).all()
+    return TopicDetails(
+        **_head(topic, len(topic.content)),
+        content=topic.content,
+        sources=tuple(row[0] for row in rows),
+        more_sources=rows[0][1] - len(rows) if rows else 0,
+    )
 
 
 def _head(topic: Topic, characters: int) -> dict[str, Any]:

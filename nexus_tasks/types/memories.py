@@ -133,7 +133,8 @@ class TopicDetails(TopicInfo):
     """A topic with its content."""
 
     content: str  # Markdown
-    sources: tuple[int, ...]  # ids of the messages that the topic was written from
+    sources: tuple[int, ...]  # ids of the earliest messages that the topic was written from, at most 1,000
+    more_sources: int = 0  # number of the messages that are not in `sources`
 
 
 @dataclass(frozen=True, kw_only=True)

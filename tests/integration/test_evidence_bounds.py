@@ -102,3 +102,18 @@ def test_a_memory_with_few_sources_names_them_all(here: Sandbox, fact: int) -> N
     [hit] = client.search(NAMESPACE, "harbour", levels=["explicit"])
     shown = client.memory(NAMESPACE, fact)
     assert (len(hit.evidence), hit.more_evidence, len(shown.evidence), shown.more_evidence) == (3, 0, 3, 0)
+
+
+def test_a_topic_names_its_earliest_messages_and_counts_the_others(here: Sandbox) -> None:
+    say(*(f"Word {n}." for n in range(NUMBER)))
+    client = Nexus(here.deployment)
+    client.write_topic(NAMESPACE, "words.md", content="Words.")
+    assert (client.topic(NAMESPACE, "words.md").sources, client.topic(NAMESPACE, "words.md").more_sources) == ((), 0)
+    here.sql(
+        "INSERT INTO topic_sources (namespace_id, topic_id, memory_id)"
+        " SELECT namespace_id, (SELECT id FROM topics), id FROM memories WHERE level = 'raw'"
+    )
+    shown = client.topic(NAMESPACE, "words.md")
+    first = here.sql("SELECT id FROM memories WHERE level = 'raw' ORDER BY id LIMIT :most", most=limits.MEMORY_EVIDENCE)
+    assert shown.sources == tuple(row[0] for row in first)
+    assert shown.more_sources == NUMBER - limits.MEMORY_EVIDENCE

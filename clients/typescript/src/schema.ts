@@ -4100,9 +4100,15 @@ export interface components {
             content: string;
             /**
              * Sources
-             * @description ids of the messages that the topic was written from
+             * @description ids of the earliest messages that the topic was written from, at most 1,000
              */
             sources: number[];
+            /**
+             * More Sources
+             * @description number of the messages that are not in `sources`
+             * @default 0
+             */
+            more_sources: number;
         };
         /**
          * TopicInfo
