@@ -96,7 +96,9 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
     """
     path = _one_of(file, markdown)
     if markdown is not None:
-        read = connect().import_markdown(namespace, path)
+        nexus = connect()
+        with working(f"reading {path}"), explain_interrupt(lambda: f"The next import of {path} reads the rest."):
+            read = nexus.import_markdown(namespace, path)
         if json:
             emit(read)
         else:

@@ -222,7 +222,7 @@ def _read_exported(path: Path) -> _Exported:
     try:
         if not stat.S_ISREG(mode):
             raise ValueError
-        return _EXPORTED.validate_json(path.read_bytes())
+        return _EXPORTED.validate_json(_bytes_of(path, limits.FILE_BYTES))
     except ValueError:
         raise InvalidInput(
             f"{path} is not a list of exported files.", remedy="Choose another folder, or move this file away."
@@ -246,6 +246,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         every = (path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
         paths = sorted(islice(every, limits.TOPIC_FILES + 1))
         check_count(str(folder), paths, limits.TOPIC_FILES)
+        _check_sizes(folder, paths)
         exported = _read_exported(folder / EXPORTED)
         texts = {path.name: _text(path) for path in paths}
         facts = folder / markdown.FACTS
@@ -307,16 +308,31 @@ def _ours(name: str) -> bool:
     return name.casefold() in (markdown.INDEX.casefold(), markdown.FACTS)
 
 
+def _check_sizes(folder: Path, paths: Sequence[Path]) -> None:
+    """Check the sizes of the topics' files before one of them is read: all texts are in memory at the same time."""
+    if sum(path.lstat().st_size for path in paths) > limits.FILE_BYTES:
+        raise InvalidInput(
+            f"The topics in {folder} have more than {limits.FILE_BYTES:,} bytes together.",
+            remedy="Import them in several folders.",
+        )
+
+
 def _text(path: Path) -> str:
     if not path.is_file() or path.is_symlink():  # a pipe or a device may never end
         raise InvalidInput(f"{path} is not a plain file.")
-    if path.name != markdown.FACTS and path.stat().st_size > limits.TOPIC_BYTES:
-        raise InvalidInput(f"{path} has more than {limits.TOPIC_BYTES:,} bytes.")
-    return _decoded(path)
+    return _decoded(path, limits.FILE_BYTES if path.name == markdown.FACTS else limits.TOPIC_BYTES)
 
 
-def _decoded(path: Path) -> str:
+def _bytes_of(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise InvalidInput(f"{path} has more than {most:,} bytes.")
+    return found
+
+
+def _decoded(path: Path, most: int | None = None) -> str:
     try:
-        return path.read_bytes().decode()
+        return _bytes_of(path, most or limits.FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8.") from None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from nexus_tasks import Message, Nexus
+from nexus_tasks import Message, Nexus, limits
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.cli import progress, transfer
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.transcripts import context_file, events
+from nexus_tasks.types import MarkdownImport
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, pending, say, work
 from tests.sandbox import Sandbox
@@ -147,3 +150,42 @@ def test_no_topic_s_name_leads_out_of_the_folder_of_an_export(here: Sandbox, tmp
         "out/facts.md",
     }
     assert all(after[path] == text for path, text in before.items())
+
+
+@pytest.mark.usefixtures("here")
+def test_an_import_of_markdown_reads_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(*SAID)
+    folder = tmp_path / "memory"
+    Nexus().export_markdown(NAMESPACE, folder)
+    with (folder / "facts.md").open("a") as file:
+        file.truncate(300_000)
+    monkeypatch.setattr(limits, "FILE_BYTES", 200_000)
+    with pytest.raises(InvalidInput, match=r"facts\.md has more than 200,000 bytes"):
+        Nexus().import_markdown(NAMESPACE, folder)
+    with pytest.raises(InvalidInput, match=r"facts\.md has more than 200,000 bytes"):
+        Nexus().export_markdown(NAMESPACE, folder)
+    (folder / "facts.md").unlink()
+    for n in range(3):
+        (folder / f"topic-{n}.md").write_text("x" * 90_000)
+    with pytest.raises(InvalidInput, match="more than 200,000 bytes together"):
+        Nexus().import_markdown(NAMESPACE, folder)
+    assert Nexus().topics(NAMESPACE) == []
+    (folder / "topic-2.md").unlink()
+    assert Nexus().import_markdown(NAMESPACE, folder).topics == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_an_import_of_markdown_shows_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.md").write_text("A topic.")
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.05)
+    read = Nexus.import_markdown
+
+    def slowly(client: Nexus, namespace: str, folder: Path) -> MarkdownImport:
+        time.sleep(0.5)
+        return read(client, namespace, folder)
+
+    monkeypatch.setattr(Nexus, "import_markdown", slowly)
+    transfer.import_(NAMESPACE, markdown=tmp_path)
+    assert f"reading {tmp_path}" in capsys.readouterr().err.replace("\n", "")
