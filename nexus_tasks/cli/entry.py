@@ -17,7 +17,10 @@ def main() -> None:
     # Importing makes many objects and little garbage. The collector would walk the same objects again and again, and
     # take 0.3 s of a command's start. What is imported before `freeze` is never walked.
     gc.disable()
-    from nexus_tasks.cli.main import main as command
+    try:
+        from nexus_tasks.cli.main import main as command
+    except (MemoryError, SystemError):  # where memory is short, the interpreter raises either while it imports
+        sys.exit("error: The process has too little memory to start. Raise its limit (`ulimit -v`).")
 
     gc.freeze()
     gc.enable()

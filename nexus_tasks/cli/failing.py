@@ -34,6 +34,9 @@ def misused(message: str) -> int:
 def crash(error: Exception) -> int:
     """Print the first line of an exception that is not an error of this package. Returns the exit code 1."""
     log.debug("The command failed.", exc_info=error)
+    if isinstance(error, MemoryError):
+        _report("MemoryError", "The process has too little memory.", "Raise its limit (`ulimit -v`) and try again.")
+        return FAILED
     kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
     _report(kind, f"{kind}: {text}" if text else kind, _BUG_REMEDY)
     return FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import pytest
 
@@ -54,3 +55,10 @@ def test_other_machines_want_a_strong_token_and_this_machine_takes_any() -> None
         assert http.application(server("acme"), secrets.token_urlsafe(32), host, 80)
     for host in ("127.0.0.1", "::1", "localhost"):
         assert http.application(server("acme"), "a-long-random-token", host, 80)
+
+
+def test_the_time_does_not_grow_with_a_long_token() -> None:
+    began = time.process_time()
+    assert estimated_bits(secrets.token_urlsafe(20_000)) > 128
+    assert estimated_bits("ab" * 20_000) < 128
+    assert time.process_time() - began < 0.5

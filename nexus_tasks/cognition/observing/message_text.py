@@ -42,7 +42,7 @@ def spoken(text: str, *, cut: bool = False) -> str:
     return _ATTACHED.sub(r"[attachment: \1]", _without_reasoning(text, cut)).strip()
 
 
-def _without_reasoning(text: str, cut: bool) -> str:
+def _without_reasoning(text: str, cut: bool = False) -> str:
     """``text`` without each part from a tag of reasoning to the next closing tag of that name.
 
     In a text that is ``cut``, a part without a closing tag lasts until the end.

@@ -7,6 +7,7 @@ machine, and read the answers. Its requests name its own host.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 
 from starlette.datastructures import Headers
@@ -14,6 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nexus_tasks.integrations.serving.access import current
 from nexus_tasks.integrations.serving.problems import problem
+
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")  # an IPv6 address in brackets, or a name; a port
 
 
 class KnownHosts:
@@ -46,10 +49,9 @@ class KnownHosts:
 
 
 def host_of(header: str) -> str:
-    """The name or address in a header ``Host``, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower().rstrip(".")
+    """The name or address in a header ``Host``, without its port. Other text (``[::1].example``) gives ``""``."""
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower().rstrip(".") if found else ""
 
 
 def _is_address(name: str) -> bool:
