@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -64,13 +65,20 @@ def test_another_namespace_replaces_the_first(tmp_path: Path) -> None:
     assert group["hooks"][0]["command"].endswith("hook claude-code --namespace acme")
 
 
-@pytest.mark.parametrize("text", ["{broken", "[]", '{"hooks": []}', '{"hooks": {"Stop": {}}}'])
+@pytest.mark.parametrize("text", ["{broken", "[]", "[" * 100_000, '{"hooks": []}', '{"hooks": {"Stop": {}}}'])
 def test_a_file_that_is_none_is_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "settings.json"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match="not a settings file"):
         install("claude-code", path)
     assert path.read_text() == text
+
+
+def test_a_pipe_is_refused_and_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    os.mkfifo(path)
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        install("claude-code", path)
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:

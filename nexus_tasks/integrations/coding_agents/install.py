@@ -158,6 +158,8 @@ def without_ours(agent: str, path: Path, settings: dict[str, Any]) -> dict[str, 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # the end of a pipe may never come
+            raise _not_settings(path, "not a regular file")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
@@ -165,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise _not_settings(path, str(error)) from None
     try:
         found = json.loads(text) if text.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_settings(path, f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise _not_settings(path, "it is not a JSON object")

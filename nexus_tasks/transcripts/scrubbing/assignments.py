@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
-from nexus_tasks.transcripts.scrubbing.names import kind_of, names_a_secret, secret_words
+from nexus_tasks.transcripts.scrubbing.names import ID_FIELD, kind_of, names_a_secret, secret_words
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 from nexus_tasks.transcripts.scrubbing.randomness import is_random
 
@@ -109,7 +109,10 @@ def _rules() -> tuple[_Follows, ...]:
         ),
         # aws configure set aws_secret_access_key …, SetEnv DB_PASS …, #define WIFI_PASS "…"
         _Follows(
-            re.compile(r"(?:\bset|\bsetx|\bsetenv|#[ \t]{0,4}define)[ \t]{1,4}[\w./:-]{0,60}\Z", re.IGNORECASE),
+            re.compile(
+                r"(?:\bset|\bset -\w{1,4}|\bsetx|\bsetenv|^ENV|\nENV|#[ \t]{0,4}define)[ \t]{1,4}[\w./:-]{0,60}\Z",
+                re.IGNORECASE,
+            ),
             re.compile(rf"[ \t]{{1,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
             _is_set,
         ),
@@ -161,6 +164,8 @@ def _value(text: str, name: re.Match[str], kind: str, earliest: int) -> tuple[in
 
 
 def _is_assigned(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
+    if (match["bare"] or "").startswith("?") and "${" in match.string[max(0, name.start() - 60) : name.start()]:
+        return False  # ${DB_PASSWORD:?the error when it is not set}
     if match["quoted"] is not None:
         return _secret_literal(kind, match["quoted"])
     after = match.string[match.end() : match.end() + 1]
@@ -194,16 +199,21 @@ def _secret_literal(kind: str, value: str) -> bool:
     plain = value.strip()
     if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
         return False
-    if any(map(str.isspace, plain)):
-        return False  # a value with a space is probably a sentence about the field
+    if any(map(str.isspace, plain)):  # a value with a space is probably a sentence about the field
+        return kind == "password" and _GROUPS().fullmatch(plain) is not None
     return kind == "password" or _unlikely_word(plain)
+
+
+_GROUPS = lazy(r"(?:[a-z]{4} ){3}[a-z]{4}")  # the form in which Google writes an app password
 
 
 def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool) -> bool:
     """Whether a value without quotes (in an environment file, a connection string, YAML or code) is secret."""
     plain = value.rstrip(".:?!")
-    if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
+    if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain.rstrip("-_")) < 3:
         return False
+    if ID_FIELD().match(plain):
+        return False  # the name is that of a logger, and a field follows: `token: request_id=…`
     if plain.isidentifier() and plain.isupper():
         return False  # the value is the name of a constant
     if shouted and assigned == "=":
@@ -214,7 +224,11 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
     if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
         # In code an identifier here is the name of a variable. In YAML a password may be a single word.
         yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
-        return yaml or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
+        return (
+            yaml
+            or (kind == "password" and is_random(plain))
+            or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
+        )
     return kind == "password" or _unlikely_word(plain)
 
 

@@ -18,8 +18,8 @@ ABROAD = (
 _STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", *ABROAD))
 _WORD = (
     rf"{'|'.join(ABROAD)}|"
-    r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
-    r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])"
+    r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|(?-i:(?<=[a-z])P)ass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
+    r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])|(?-i:(?<=[a-z])P)sk(?![A-Za-z])"
 )
 # The word `key` tells of a secret only behind one of these.
 _BEFORE_KEY = lazy(
@@ -50,6 +50,8 @@ _OPEN = lazy(
     r"monkey|turkey|hockey|donkey|whiskey|jockey|keyframe|keystore|known_?hosts|host_?key)",
     re.IGNORECASE,
 )
+# A field such as `request_id=…`, which stands in a line of a log behind the name of a logger such as `token:`.
+ID_FIELD = lazy(r"(?:request|trace|span|user|job|task|message|correlation|run)_?id=", re.IGNORECASE)
 # Providers whose secrets have no shape. A random value that is assigned to such a name is secret.
 _PROVIDER = lazy(
     r"adafruit|airtable|algolia|alibaba|alchemy|amplitude|anthropic|artifactory|asana|assemblyai|atlassian|auth0|binance|"

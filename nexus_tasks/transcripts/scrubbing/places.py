@@ -246,7 +246,63 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             r"(?<=\s)--(?:[a-z]{1,20}-){0,3}(?:token|secret|api-key|access-key|secret-key)[= ]\\{0,4}[\"']?"
             r"(?=[^\s]{0,200}[0-9])([^\s\"'\\$<-][^\s\"'\\]{7,200})",
         ),
-        ("password", ("login",), r"\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8}(\S{1,200})"),
+        ("password", ("login",), r"\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8}(?![=:]\s)(\S{1,200})"),
+        ("secret", ("otpauth://",), r"\botpauth://[^\s\"'<>]{1,300}?[?&]secret=([A-Za-z2-7]{16,200})"),
+        # options and arguments of some commands
+        (
+            "password",
+            ("twine ", "az ", "oc "),
+            rf"\b(?:twine upload|az login|oc login)\b[^\n|;]{{0,200}}?\s-p[ \t]{{1,3}}{quote}"
+            r"(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\-][^\s\"'\\]{3,200})",
+        ),
+        (
+            "token",
+            ("cargo login", "vault login"),
+            rf"\b(?:cargo|vault) login[ \t]{{1,3}}(?:-\S{{1,60}}[ \t]{{1,3}}){{0,3}}{quote}"
+            r"(?=[^\s]{0,200}[0-9])([^\s\"'\\=-][^\s\"'\\=]{9,200})",
+        ),
+        (
+            "password",
+            ("poetry config",),
+            rf"\bpoetry config[ \t]{{1,3}}(?:http-basic\.\S{{1,60}}[ \t]{{1,3}}\S{{1,60}}|pypi-token\.\S{{1,60}})"
+            rf"[ \t]{{1,3}}{quote}"
+            r"([^\s\"'\\]{3,300})",
+        ),
+        (
+            "password",
+            ("bundle config",),
+            rf"\bbundle config\s[^\n|;]{{0,100}}?\s{quote}[\w.@-]{{1,60}}:(?!//)([^\s\"'\\]{{3,200}})(?=[\s\"'\\]|\Z)",
+        ),
+        (
+            "password",
+            ("-storepass", "-keypass", "-srcstorepass", "-deststorepass"),
+            rf"(?<=\s)-(?:(?:src|dest)?storepass|(?:src|dest)?keypass)[ \t]{{1,3}}{quote}([^\s\"'\\]{{3,200}})",
+        ),
+        (
+            "password",
+            ("echo ", "printf "),
+            r"\b(?:echo|printf)[ \t]{1,4}(?:-n[ \t]{1,4})?\\{0,4}[\"']?([^\s\"'\\|]{4,300})\\{0,4}[\"']?"
+            r"\s{0,4}\|\s{0,4}(?:[^\n|;]{0,200}?--(?:password|token)-stdin|"
+            r"[^\n|;]{0,40}?\bwrangler secret put|gh auth login --with-token)\b",
+        ),
+        (
+            "token",
+            ("gh auth", "gh secret"),
+            rf"\bgh (?:auth login\b[^\n|;]{{0,60}}?--with-token\s{{0,3}}<<<|"
+            rf"secret set\b[^\n|;]{{0,100}}?\s(?:-b|--body)[\s=])\s{{0,3}}{quote}"
+            r"([^\s\"'\\]{4,300})",
+        ),
+        (
+            "password",
+            ("http ", "https "),
+            rf"\bhttps?\s[^\n|;]{{0,100}}?(?<=\s)(?:-a|--auth)[\s=]{{1,3}}{quote}[^\s:\"'\\/]{{1,100}}:(?!//)([^\s\"'\\]{{3,200}})",
+        ),
+        ("password", ("7z ", "7za "), rf"\b7za?\s[^\n|;]{{0,200}}?\s-p{quote}([^\s\"'\\]{{3,200}})(?=[\s\"'\\]|\Z)"),
+        (
+            "password",
+            ("jdbc:oracle",),
+            r"\bjdbc:oracle:\w{1,10}:[\w.$-]{1,60}/([^\s\"'\\/@]{3,200})@",
+        ),
         (
             "signature",
             ("?sig", "&sig", "?x-", "&x-"),

@@ -64,7 +64,8 @@ _THING = (
     r"(?:pass(?:word|code|phrase|wd)?|pwd|secret|token|credentials?|creds|bearer|"
     r"(?:api|access|secret|private|license|app|account|auth|service|admin|signing|encryption|client|deploy|webhook|"
     r"integration|master|session|personal|live|test|prod|production|staging|account|user|the|my|our|your|new|this|old)"
-    r"[ _-]{1,2}keys?|apikey|(?<=\w )key|webhook|cookie|pat|jwt|signature|license|psk)"
+    r"[ _-]{1,2}keys?|apikey|webhook|cookie|pat|jwt|signature|license|psk|"
+    r"(?<=\w )(?<!cache )(?<!primary )(?<!foreign )(?<!sort )(?<!routing )(?<!object )key)"
 )
 _SENTENCE_BEFORE = lazy(rf"\b{_THING}\b(?P<gap>[^\n\d={{}}<>]{{0,50}})\Z", re.IGNORECASE)
 _SENTENCE_AFTER = lazy(
@@ -94,6 +95,8 @@ def scrub_random_values(text: str) -> str:
             start, value = end - len(rest), rest
         if start < done or not is_random(value) or MARK in text[max(0, start - 12) : start]:
             continue
+        if text[max(0, start - 4) : start].endswith((" h1:", "\th1:")):
+            continue  # a checksum in go.sum, behind the name of a module such as `golang.org/x/oauth2`
         if text[end : end + 1] == "(" and value.replace(".", "").isidentifier():
             continue  # the name of a function that is called
         kind = "token" if _has_telling_prefix(value) else _kind(text, start, end)

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
-from nexus_tasks.transcripts.scrubbing.names import ABROAD
+from nexus_tasks.transcripts.scrubbing.names import ABROAD, ID_FIELD
 from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
@@ -147,7 +147,7 @@ def _pair() -> re.Pattern[str]:
     """ "credentials are admin:X", "log in with admin / X", "log in as ann with X"."""
     return re.compile(
         r"(?:log\s?in|sign\s?in)\s+as\s+[\w.@+-]{2,60}\s+(?:with|using|and)\s+(?P<with>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})|"
-        r"(?:credentials?|creds|log\s?in|sign\s?in)\b[^\n:/]{0,40}?[\s:\"'`(]{1,3}[\w.@+-]{2,60}\s?[:/]\s?"
+        r"(?:credentials?|creds|log\s?in|sign\s?in)\b[^\n:/]{0,40}?[\s:\"'`(]{1,3}(?!(?:sha\d{1,3}|md5|blake\d\w?):)[\w.@+-]{2,60}\s?[:/]\s?"
         r"(?P<value>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})",
         re.IGNORECASE,
     )
@@ -199,7 +199,7 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
             return start + moved, end + moved, kind
         return None
     key = _told_key().match(text, at)
-    if key and _is_key(_bare(key["value"])):
+    if key and not ID_FIELD().match(key["value"]) and _is_key(_bare(key["value"])):
         return _span(key, "secret")
     pair = _pair().match(text, at)
     group = "with" if pair and pair["with"] else "value"
@@ -216,7 +216,7 @@ def _span(match: re.Match[str], kind: str, group: str = "value") -> tuple[int, i
 
 def _bare(value: str) -> str:
     """``value`` without the sentence's punctuation and quotes behind it."""
-    value = value.partition('\\"')[0].partition("&quot;")[0].rstrip("\"'”’`*»“")
+    value = value.partition('\\"')[0].partition('","')[0].partition("&quot;")[0].rstrip("\"'”’`*»“")
     return value.rstrip(".,;:?)。").rstrip("\"'”’`*»“")
 
 
@@ -255,6 +255,9 @@ def _is_key(value: str) -> bool:
     return digits >= 3 and letters >= 3 and longest >= 8 and digits + letters >= 10
 
 
+_VERSION = lazy(r"v\d{1,4}(?:\.\d{1,4}){1,3}")
+
+
 def looks_like_a_password(value: str) -> bool:
     """Whether ``value`` has letters and digits or signs, as passwords have, and is no code, path, number or time."""
     if (
@@ -267,7 +270,7 @@ def looks_like_a_password(value: str) -> bool:
         "*x.•-_X"
     ):
         return False
-    if value[0] == "$" and value[1:].isidentifier():
+    if (value[0] == "$" and value[1:].isidentifier()) or _VERSION().fullmatch(value):
         return False
     letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
     signs = any(one in "!@#$%^&*+~?" for one in value[:-1]) or value[-1] in "@#$%^&*"

@@ -294,7 +294,9 @@ FORMATS = (
     Format("mapbox token", ("sk.ey",), r"sk\.ey[A-Za-z0-9_-]{50,}\.[A-Za-z0-9_-]{16,}", wordlike=True),
     Format("maxmind key", ("_mmk",), r"_mmk(?<=[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk)(?![A-Za-z0-9])", inner=True),
     Format("rapidapi key", ("msh",), r"[a-f0-9]{10}msh[a-f0-9]{15}p[a-f0-9]{6}jsn[a-f0-9]{12}", wordlike=True),
-    Format("sanity token", ("sk",), r"sk(?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{78,}(?![A-Za-z0-9])", wordlike=True),
+    Format(
+        "sanity token", ("sk",), r"(?<![/+])sk(?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{78,}(?![A-Za-z0-9])", wordlike=True
+    ),
     Format("cockroach key", ("CCDB1_",), r"CCDB1_[A-Za-z0-9]{20,24}_[A-Za-z0-9]{36,}"),
     Format("tinybird token", ("p.ey",), r"p\.ey[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}", wordlike=True),
     Format("tableau token", ("==:",), r"==:(?<=[A-Za-z0-9+/]{22}==:)[A-Za-z0-9]{32}(?![A-Za-z0-9])", inner=True),
