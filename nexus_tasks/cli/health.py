@@ -71,6 +71,11 @@ def _ask(host: str, port: int, path: str) -> dict[str, Any]:
             if answer.status not in (200, 503):
                 raise _no_answer(host, port)
             return dict(json_.load(answer))
+    except TimeoutError as error:
+        raise NexusError(
+            f"A process at {host}, port {port}, does not answer within {_ANSWER_WITHIN:.0f} s.",
+            remedy="It is frozen or overloaded. If `nexus health --live` fails again and again, restart it.",
+        ) from error
     except (OSError, ValueError, HTTPException) as error:
         raise _no_answer(host, port) from error
 

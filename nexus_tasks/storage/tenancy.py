@@ -81,6 +81,7 @@ def include_new(tx: Session) -> None:
 
 # --- whether row-level security is on ---------------------------------------------------------------------------------
 # Since version 16 a member of a role may lack the right to change to it.
+NO_POLICIES = "the tables have no policies yet"
 _FAULT = f"""
 SELECT CASE
     WHEN role.oid IS NULL THEN 'the role {ROLE} does not exist'
@@ -89,7 +90,7 @@ SELECT CASE
     WHEN NOT EXISTS (
         SELECT FROM pg_policy JOIN pg_class ON pg_class.oid = polrelid
         WHERE polrelid = to_regclass('memories') AND polname = 'tenants' AND relrowsecurity
-    ) THEN 'the tables have no policies yet'
+    ) THEN '{NO_POLICIES}'
     ELSE '' END
 FROM (
     SELECT CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END AS membership
@@ -100,6 +101,20 @@ FROM (
 def fault(connection: Connection | Session) -> str:
     """Why row-level security cannot be used by this user in this database; empty when it can."""
     return str(connection.execute(text(_FAULT)).scalar_one())
+
+
+_PROTECTED = """
+SELECT polrelid::regclass::text FROM pg_policy JOIN pg_class ON pg_class.oid = polrelid
+WHERE polname = 'tenants' AND relrowsecurity
+"""
+
+
+def unprotected(connection: Connection | Session) -> Sequence[str]:
+    """The tables that lack their policy, or whose row-level security is switched off; sorted by name."""
+    import nexus_tasks.storage.models  # noqa: F401 - all tables
+
+    protected = set(connection.execute(text(_PROTECTED)).scalars())
+    return sorted(table.name for table in Base.metadata.sorted_tables if rule(table) and table.name not in protected)
 
 
 # --- making the role and the policies ---------------------------------------------------------------------------------
@@ -140,11 +155,12 @@ def install(connection: Connection) -> str:
         _try(connection, f"GRANT {ROLE} TO CURRENT_USER")
     schema = connection.dialect.identifier_preparer.quote(str(connection.scalar(text("SELECT current_schema()"))))
     connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {ROLE}"))
-    done = set(connection.scalars(text("SELECT polrelid::regclass::text FROM pg_policy WHERE polname = 'tenants'")))
+    missing = set(unprotected(connection))
     for table in Base.metadata.sorted_tables:
-        if (condition := rule(table)) and table.name not in done:
+        if (condition := rule(table)) and table.name in missing:
             connection.execute(text(f"ALTER TABLE {table.name} ENABLE ROW LEVEL SECURITY"))
             connection.execute(text(f"DROP POLICY IF EXISTS everyone ON {table.name}"))
+            connection.execute(text(f"DROP POLICY IF EXISTS tenants ON {table.name}"))
             connection.execute(text(f"CREATE POLICY everyone ON {table.name} USING (true)"))
             connection.execute(
                 text(f"CREATE POLICY tenants ON {table.name} AS RESTRICTIVE TO {ROLE} USING ({condition})")

@@ -113,6 +113,7 @@ def test_the_page_prints_what_it_says(here: Sandbox, page: str, capfd: pytest.Ca
     assert (left is None and not one.printed) or left in one.printed + capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_a_dead_letter_is_replayed_by_processes_that_only_follow_the_page(here: Sandbox) -> None:
     """The worker, the program and the commands know the kind through the page's files and variables alone."""
     page = blocks(DOCS / "operating.md")

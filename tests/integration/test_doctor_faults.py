@@ -255,6 +255,7 @@ FAULTS = (
         lambda p: (p.set(NEXUS_NAMESPACES="acme"), p.sql("DROP POLICY tenants ON memories")),
         after=lambda p: p.set(NEXUS_NAMESPACES=None),
     ),
+    fault("row security", lambda p: p.sql("ALTER TABLE derivations DISABLE ROW LEVEL SECURITY")),
     fault("durability", lambda p: p.sql(f"ALTER DATABASE {p.here.database_name} SET synchronous_commit = off")),
     fault(
         "durability",

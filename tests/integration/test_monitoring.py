@@ -233,6 +233,11 @@ def test_health_asks_the_worker(here: Sandbox, monkeypatch: pytest.MonkeyPatch) 
     silent = nexus("health", "--port", str(free_port()))
     assert silent.returncode == 1
     assert "No worker answers" in silent.stderr
+    monkeypatch.setattr("nexus_tasks.cli.health._ANSWER_WITHIN", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        told = nexus("health", "--live", "--port", str(frozen.getsockname()[1]))
+    assert told.returncode == 1
+    assert "does not answer within 1 s" in told.stderr
     monkeypatch.delenv("NEXUS_METRICS_PORT")
     assert "NEXUS_METRICS_PORT" in nexus("health").stderr
 

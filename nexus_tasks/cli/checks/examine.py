@@ -88,7 +88,7 @@ def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
 
 
 def _queue(settings: Settings, *, canary: bool, with_database: bool) -> Iterator[Check]:
-    remedy = "Check NEXUS_BROKER_URL, or NEXUS_REDIS_URL, and that the server runs."
+    remedy = "Check NEXUS_BROKER_URL, or NEXUS_REDIS_URL, and that the server runs and takes writes."
     reached = run_checks("broker", queue.broker, remedy)
     yield from reached
     if not reached[0].ok or not with_database:

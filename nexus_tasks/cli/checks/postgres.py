@@ -147,11 +147,15 @@ def row_security(url: str, *, needed: bool) -> Sequence[Check]:
     database = Database(url, pool_size=1)
     try:
         with database.reading() as tx:
-            why = tenancy.fault(tx)
+            why, bare = tenancy.fault(tx), tenancy.unprotected(tx)
+            role_serves = not why or why == tenancy.NO_POLICIES
     finally:
         database.dispose()
-    if not why:
+    if role_serves and not bare:
         return [passed("row security", "on")]
+    if role_serves:
+        found = f"off for {', '.join(bare[:3])}{' …' if bare[3:] else ''}"
+        return [failed("row security", found, "Run `nexus db upgrade`.")]
     found = f"off: {why}; only the filters of the statements keep namespaces apart"
     if not needed:
         return [passed("row security", found)]
