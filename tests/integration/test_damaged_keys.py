@@ -14,6 +14,7 @@ from nexus_tasks.errors import DamagedKey
 from nexus_tasks.idempotency import key_types
 from nexus_tasks.idempotency.repair import repair
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from tests.broker import RABBITMQ
 from tests.commandline import nexus
 from tests.integration.inline import say
 from tests.sandbox import Sandbox, engine, eventually
@@ -24,6 +25,7 @@ INDEXES = (
 )
 
 
+in_redis = pytest.mark.skipif(RABBITMQ, reason="damages a queue in Redis")
 KEY_LINE = r"(?m)^--   ((?:<prefix>:[^ ]+ *)+)\n?(?:-- )? *(hash|zset|set|string|list)  "
 
 
@@ -79,6 +81,7 @@ def test_each_key_that_the_scripts_list_has_a_type() -> None:
     assert listed == known
 
 
+@in_redis
 def test_a_queue_that_is_no_list_ends_no_worker(here: Sandbox) -> None:
     nexus, queue = Nexus(here.deployment), f"{here.name}:celery:derive"
     worker = here.worker(concurrency=2)
@@ -92,6 +95,7 @@ def test_a_queue_that_is_no_list_ends_no_worker(here: Sandbox) -> None:
     assert here.redis().get(f"{here.name}:celery:damaged:derive") == "written by another program"
 
 
+@in_redis
 def test_a_worker_starts_beside_a_queue_that_is_no_list(here: Sandbox) -> None:
     here.redis().hset(f"{here.name}:celery:derive", "x", "y")
     Nexus(here.deployment).remember("acme", "I like tea.")
