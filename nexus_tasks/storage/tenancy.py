@@ -110,7 +110,7 @@ WHERE polname = 'tenants' AND relrowsecurity
 
 
 def unprotected(connection: Connection | Session) -> Sequence[str]:
-    """The tables that lack their policy, or whose row-level security is switched off; sorted by name."""
+    """The names, sorted, of tables without the policy ``tenants`` and of tables with row-level security off."""
     import nexus_tasks.storage.models  # noqa: F401 - all tables
 
     protected = set(connection.execute(text(_PROTECTED)).scalars())

@@ -3,7 +3,7 @@
     score = standardised(words) + weight · standardised(vectors)
             + 1.5 if the question names the author or subject
             + 1 if the memory is of the time that the question names
-            + 2 if the memory has an identifier of the question as it is written
+            + 2 if the memory contains a whole identifier of the question
             + 0.4 · the session's best + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
@@ -96,7 +96,7 @@ def rank(
             of each candidate that is a fact.
         weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
         named: the authors and subjects that the question names.
-        identified: the ids of the memories that have an identifier of the question as it is written.
+        identified: the ids of the memories that contain a whole identifier of the question.
         asked_time: the time that the question names.
     """
     if not any(one.fits for one in found):

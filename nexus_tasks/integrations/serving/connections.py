@@ -237,7 +237,7 @@ class BodyLimit:
         read, size = list[Message](), 0
         while not read or (read[-1]["type"] == "http.request" and read[-1].get("more_body")):
             read.append(await receive())
-            if read[-1]["type"] == "http.disconnect":  # nobody waits for an answer
+            if read[-1]["type"] == "http.disconnect":  # the client has closed the connection
                 return
             size += len(read[-1].get("body", b""))
             if size > most:

@@ -1,7 +1,7 @@
-"""Finding the memories that have an identifier of the question as it is written: a path, a name in code, a ticket.
+"""Finding the memories that contain a whole identifier of the question: a path, a name in code, a ticket.
 
-The index has the parts of identifiers as words: ``session_pool`` is ``session`` and ``pool``. So does a question, and a
-message about a session and a pool has both words too. This module tells which memories have the parts side by side.
+The index contains the parts of an identifier as words: ``session_pool`` gives ``session`` and ``pool``. A message about
+a session and a pool has both words too. This module tells which memories contain the parts side by side.
 """
 
 from __future__ import annotations
