@@ -113,9 +113,9 @@ def _lower(text: str) -> str:
     return nfc(nfc(text).lower())
 
 
-# A process keeps the stems, markers and vectors of so many words. In 7,400 messages a cache of 10,000 words has 96.7 % of
-# the words, and a cache without a limit has 97.1 %. A larger cache fills with numbers and names that never come again,
-# and a worker that fills it for days seems to leak memory.
+# A process keeps the stems, markers and vectors of so many words. In 7,400 messages a cache of 10,000 words has 96.7 %
+# of the words, and a cache without a limit has 97.1 %. A larger cache fills with numbers and names that never come
+# again, and a worker that fills it for days seems to leak memory.
 MOST_KEPT = 10_000
 
 _stemming = threading.Lock()  # the stemmer object holds the current word, so only one thread may use it at a time
