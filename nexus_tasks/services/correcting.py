@@ -16,6 +16,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services.ingestion import SessionWriter, scrubbed
 from nexus_tasks.services.memories import show_memory
 from nexus_tasks.storage import audit, embeddings, namespaces
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import MemoryDetails, Message, check_namespace
 
@@ -52,7 +53,8 @@ def revise(
     if known.scrub:
         message = scrubbed(message)
     vectors = vectors_of(deployment.embedder, [message.content])
-    with deployment.database.transaction() as tx:
+
+    def committed(tx: Transaction) -> int:
         old = correction.lock(tx, known.id, memory_id)
         if (heir := correction.existing_heir(tx, old, message.content)) is None:
             if old.memory.valid_to is not None:
@@ -64,13 +66,18 @@ def revise(
             heir = correction.revise(tx, old, message, source, same)
             embeddings.store(tx, known.id, deployment.embedder.name, {heir: message.content}, vectors)
             audit.record(tx, "correct.revise", namespace, {"memories": 1})
-    return show_memory(deployment, namespace, heir)
+        return heir
+
+    return show_memory(deployment, namespace, deployment.database.commit(committed))
 
 
 def pin(deployment: Deployment, namespace: str, memory_id: int, *, pinned: bool) -> MemoryDetails:
     """See :meth:`nexus_tasks.client.Nexus.pin` and :meth:`nexus_tasks.client.Nexus.unpin`."""
-    with deployment.database.transaction() as tx:
+
+    def committed(tx: Transaction) -> None:
         known = namespaces.get(tx, check_namespace(namespace))
         if correction.pin(tx, correction.lock(tx, known.id, memory_id), pinned=pinned):
             audit.record(tx, "correct.pin" if pinned else "correct.unpin", namespace, {"memories": 1})
+
+    deployment.database.commit(committed)
     return show_memory(deployment, namespace, memory_id)

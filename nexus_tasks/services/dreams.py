@@ -38,6 +38,5 @@ def undo(deployment: Deployment, namespace: str, reflection: int | str) -> UndoR
         reflection = check_name("reflection", reflection)
     elif not 1 <= reflection < 2**63:
         raise InvalidInput(f"reflection must be a reflection's number, not {reflection!r}.")
-    with deployment.database.transaction() as tx:
-        known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.undo(tx, known.id, reflection)
+    check_namespace(namespace)
+    return deployment.database.commit(lambda tx: reflect.undo(tx, namespaces.get(tx, namespace).id, reflection))

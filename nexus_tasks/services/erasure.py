@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.services import buffer_flush
@@ -31,8 +31,6 @@ from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
-
-TRIES = 5  # attempts at the erasing transaction, which Postgres may roll back to end a deadlock with a job
 
 
 def forget(
@@ -104,17 +102,12 @@ def _store_buffered(deployment: Deployment, namespace: str, memory_id: int | Non
 def _committed(
     deployment: Deployment, namespace: str, action: str, erase: Callable[[Transaction, int], ErasureResult]
 ) -> ErasureResult:
-    for attempt in range(1, TRIES + 1):
-        try:
-            with deployment.database.transaction() as tx:
-                forgotten = erase(tx, namespaces.get(tx, namespace).id)
-                audit.record(tx, action, namespace, forgotten.deleted)
-                return forgotten
-        except Transient as error:
-            if attempt == TRIES or isinstance(error, StorageUnavailable):
-                raise
-            log.info("The erasure failed and is tried again: %s", error)
-    raise AssertionError("unreachable")
+    def committed(tx: Transaction) -> ErasureResult:
+        forgotten = erase(tx, namespaces.get(tx, namespace).id)
+        audit.record(tx, action, namespace, forgotten.deleted)
+        return forgotten
+
+    return deployment.database.commit(committed)
 
 
 def _drop_claims(

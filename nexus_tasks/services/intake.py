@@ -18,6 +18,8 @@ from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconf
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter, check_derivations, without_secrets
 from nexus_tasks.storage import namespaces
+from nexus_tasks.storage.engine import TRIES, Transaction
+from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.types import Message, Receipt, check_message, check_name, check_namespace
 
 _MESSAGE = TypeAdapter(Message)
@@ -39,12 +41,17 @@ def ingest(
     try:
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
         clean = without_secrets(said)
-        with deployment.database.transaction() as tx:
+        changed: Literal["replace", "refuse"] = "replace" if replace else "refuse"
+
+        def committed(tx: Transaction) -> tuple[SessionWriter, StoredMessages]:
             writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
-            changed: Literal["replace", "refuse"] = "replace" if replace else "refuse"
             stored = writer.store(said, wanted, observe=observe, changed=changed, clean=clean)
             if end:
                 writer.end(stored.session)
+            return writer, stored
+
+        # A replacement erases, which may meet a deadlock. Other messages go to the buffer at once.
+        writer, stored = deployment.database.commit(committed, tries=TRIES if replace else 1)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
     except (Transient, EmbeddedUnavailable):

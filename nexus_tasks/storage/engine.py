@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.orm import Session
 
-from nexus_tasks.errors import NamespaceMoving
+from nexus_tasks.errors import NamespaceMoving, StorageUnavailable, Transient
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.long_statements import prepare_long_statements
 from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
@@ -47,6 +47,9 @@ CONNECT_ARGS = {
     "tcp_user_timeout": 10_000,  # ms that sent bytes may stay unacknowledged
 }
 
+TRIES = 5  # attempts at a transaction that Postgres may roll back to end a deadlock with a job
+
+T = TypeVar("T")
 Transaction: TypeAlias = Session
 LEAVING = "leaving"  # in `Transaction.info`, the namespace that moves to another cell and that can only be read
 
@@ -97,6 +100,29 @@ class Database:
         """
         with self._transaction(reading=False) as session:
             yield session
+
+    def commit(self, work: Callable[[Transaction], T], *, tries: int = TRIES) -> T:
+        """Run ``work`` in a transaction, and again when another transaction was in the way.
+
+        This is for calls that lock many rows, such as erasures and corrections. They may meet a deadlock with a job,
+        and unlike a job they have no queue that tries them again.
+
+        Args:
+            work: what to do. It may be called several times, each time in a new transaction.
+            tries: the most attempts.
+
+        Raises:
+            the errors of :meth:`transaction`.
+        """
+        for attempt in range(1, tries + 1):
+            try:
+                with self.transaction() as tx:
+                    return work(tx)
+            except Transient as error:
+                if attempt == tries or isinstance(error, StorageUnavailable):
+                    raise
+                log.info("The transaction failed and is tried again: %s", error)
+        raise AssertionError("unreachable")
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:

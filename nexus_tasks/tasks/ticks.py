@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from celery.signals import beat_init
@@ -19,6 +20,7 @@ from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.storage import audit, dreams, embeddings, pruning
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import derive_memory, digest_session, finish_dream, follow_ups
@@ -64,18 +66,22 @@ def _erase_expired(deployment: Deployment) -> int:
     with deployment.database.transaction() as tx:
         due = pruning.expired(tx)
     for namespace, namespace_id, memory_id in due:
-        with deployment.database.transaction() as tx:
-            try:
-                gone = erasure.forget_memory(tx, namespace_id, memory_id)
-            except NotFound:
-                continue  # erased together with a memory that it rested on
-            audit.record(tx, "erase.expired", namespace, gone.deleted)
+        try:
+            gone = deployment.database.commit(partial(_erase, namespace, namespace_id, memory_id))
+        except NotFound:
+            continue  # erased together with a memory that it rested on
         again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
         again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
         follow_ups.ask(deployment, again)
     if due:
         vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return len(due)
+
+
+def _erase(namespace: str, namespace_id: int, memory_id: int, tx: Transaction) -> erasure.ErasureResult:
+    gone = erasure.forget_memory(tx, namespace_id, memory_id)
+    audit.record(tx, "erase.expired", namespace, gone.deleted)
+    return gone
 
 
 @tick

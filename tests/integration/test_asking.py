@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.answering import checking
 from nexus_tasks.errors import InvalidAnswer, InvalidInput, NotFound, OverBudget
 from nexus_tasks.types import AnswerSentence
 from tests.integration.inline import NAMESPACE, say, work
@@ -153,6 +154,24 @@ def test_a_look_that_makes_no_sense_finds_nothing(claude: Any, standin: StandIn,
     assert (answer.lookups, answer.remembered) == (1, True)
 
 
+def test_a_span_may_end_on_the_last_day_of_the_calendar(claude: Any, standin: StandIn) -> None:
+    claude()
+    ids = talk()
+    until_the_end = {"kind": "span", "since": "2026-04-01", "until": "9999-12-31"}
+    script(standin, reply(**until_the_end), reply(("She plays the cello.", [ids["I started to learn the cello."]])))
+    answer = Nexus().ask(NAMESPACE, QUESTION)
+    assert (answer.lookups, answer.remembered) == (1, True)
+    assert "I started to learn the cello." in asked(standin)[1].text
+
+
+def test_what_was_looked_for_is_told_in_few_words(claude: Any, standin: StandIn) -> None:
+    claude()
+    talk()
+    script(standin, reply(kind="span", since="x" * 100_000), reply())
+    Nexus().ask(NAMESPACE, QUESTION)
+    assert len(asked(standin)[1].text) < 10_000
+
+
 def test_a_look_around_shows_only_what_the_caller_may_see(claude: Any, standin: StandIn) -> None:
     claude()
     ids = talk()
@@ -213,6 +232,26 @@ def test_sentences_of_a_reply_that_looks_again_are_not_told(claude: Any, standin
     arrived: list[AnswerSentence] = []
     assert not Nexus().ask(NAMESPACE, QUESTION, on_sentence=arrived.append).remembered
     assert arrived == []
+
+
+def test_a_long_reply_is_not_read_anew_with_each_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    parse = checking.from_json
+
+    def counted(text: str, **options: Any) -> Any:
+        nonlocal read
+        read += len(text)
+        return parse(text, **options)
+
+    monkeypatch.setattr(checking, "from_json", counted)
+    said = [checking.Sentence(text=f"{{{n}}}", citations=[1]) for n in range(10_000)]
+    text = json.dumps({"lookup": None, "sentences": [one.model_dump() for one in said]})
+    arrived: list[AnswerSentence] = []
+    stream = checking.SentenceStream([1], arrived.append)
+    for start in range(0, len(text), 16):
+        stream.feed(text[start : start + 16])
+    assert 0 < len(arrived) == len(stream.finish(said).sentences)
+    assert read < 100_000_000  # characters; all of the pieces would be 4 billion
 
 
 # --- offline ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
@@ -13,7 +18,7 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
 
 NOW = datetime.now(UTC)
@@ -31,6 +36,61 @@ def known(text: str = PEANUTS) -> int:
     say(text)
     work("derive_memory")
     return next(fact.id for fact in facts(subject="ann") if fact.content == text)
+
+
+# --- a job in the way -------------------------------------------------------------------------------------------------
+WAITING = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+@contextmanager
+def deadlock(here: Sandbox, *locks: str) -> Iterator[None]:
+    """A transaction that takes the first lock, and the second one when another transaction waits for the first."""
+    holds = threading.Event()
+
+    def hold() -> None:
+        with here.deployment.database.transaction() as tx:
+            tx.execute(text(locks[0]))
+            holds.set()
+            eventually(lambda: tx.scalar(text(f"SELECT count(*) {WAITING}")), within=6)
+            tx.execute(text(locks[1]))
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(hold)
+        assert holds.wait(10)
+        yield
+        held.result()
+
+
+SESSION, PERSPECTIVE, FACT = (
+    f"SELECT 1 FROM {rows} FOR UPDATE" for rows in ("sessions", "perspectives", "memories WHERE level = 'explicit'")
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "locks"),
+    [
+        (lambda old: Nexus().revise(NAMESPACE, old, WALNUTS), (SESSION, PERSPECTIVE)),
+        (lambda old: Nexus().pin(NAMESPACE, old), (FACT, PERSPECTIVE)),
+        (
+            lambda _: Nexus().ingest(NAMESPACE, "chat", [Message(content=WALNUTS, id="m1")], replace=True),
+            (PERSPECTIVE, SESSION),
+        ),
+        (lambda _: Nexus().undo(NAMESPACE, 1), (FACT, PERSPECTIVE)),
+    ],
+    ids=["revise", "pin", "replace", "undo"],
+)
+def test_a_call_that_meets_a_deadlock_with_a_job_is_tried_again(
+    here: Sandbox, call: Callable[[int], Any], locks: tuple[str, str]
+) -> None:
+    say({"content": PEANUTS, "author": "ann", "id": "m1"})
+    work("derive_memory")
+    [old] = [fact.id for fact in facts(subject="ann")]
+    now = Nexus().revise(NAMESPACE, old, "I am allergic to nuts.").id  # reflection 1, and the session of corrections
+    [(before,)] = here.sql(DEADLOCKS)
+    with deadlock(here, *locks):
+        call(now)
+    eventually(lambda: here.sql(DEADLOCKS)[0][0] > before, within=20, why="there was no deadlock")
 
 
 # --- revise -----------------------------------------------------------------------------------------------------------

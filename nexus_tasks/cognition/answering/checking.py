@@ -15,6 +15,7 @@ from nexus_tasks.types import AnswerSentence, clean_text
 
 # A model's answer is untrusted, so these bounds limit its length. They are chosen by hand, not measured.
 LONGEST_SENTENCE, MOST_SENTENCES, MOST_CITATIONS = 1_000, 20, 10
+LONGEST_STREAMED = 50_000  # characters of an answer whose sentences are told while it arrives
 
 
 @dataclass(kw_only=True)
@@ -40,6 +41,9 @@ class SentenceStream:
 
     def feed(self, text: str) -> None:
         """Take the next piece of the answer's JSON."""
+        # Each piece with a brace reads the whole text again, so a longer text waits for its end.
+        if len(self._text) > LONGEST_STREAMED:
+            return
         self._text += text
         if "}" not in text:
             return

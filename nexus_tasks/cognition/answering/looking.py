@@ -54,7 +54,10 @@ def described(wanted: Lookup) -> str:
     """What was looked for, in a few words."""
     if wanted.kind == "search":
         return f"search {shorten(wanted.query or '', 100)!r}"
-    return f"around {wanted.memory_id}" if wanted.kind == "around" else f"span {wanted.since} to {wanted.until}"
+    if wanted.kind == "around":
+        return f"around {wanted.memory_id}"
+    since, until = (shorten(str(moment), 40) for moment in (wanted.since, wanted.until))
+    return f"span {since} to {until}"
 
 
 def _search(resources: Resources, asked: AnswerRequest, query: str, tokens: int) -> dict[int, AnswerLine]:
@@ -83,9 +86,11 @@ def _span(tx: Transaction, scope: Filter, wanted: Lookup) -> list[ContextRow]:
     try:
         since = datetime.fromisoformat(wanted.since or "").replace(tzinfo=UTC)
         until = datetime.fromisoformat(wanted.until or wanted.since or "").replace(tzinfo=UTC)
+        until += timedelta(days=1)
     except ValueError:
         return []
-    until += timedelta(days=1)
+    except OverflowError:  # behind the last day that Python knows
+        until = datetime.max.replace(tzinfo=UTC)
     return context_rows.between(tx, scope, since, until, MOST_OF_SPAN, characters=LONGEST_LINE + 1)
 
 
