@@ -335,9 +335,19 @@ class OverBudget(JobError):
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
     wait_reason = "budget"
 
-    def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        detail: str = "",
+        day_ends_in: float | None = None,
+        remedy: str | None = None,
+    ) -> None:
         super().__init__(message, remedy=remedy)
         self.detail = detail  # the budget's figures, which `nexus status` shows
+        self.day_ends_in = (
+            day_ends_in  # seconds until the next UTC day by the clock of Postgres
+        )
 
     @property
     def wait_detail(self) -> str:
@@ -345,8 +355,11 @@ class OverBudget(JobError):
         return self.detail or type(self).__name__
 
     def wait_seconds(self, now: float) -> float:
-        """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ."""
-        return 86_400.0 - now % 86_400.0 + 2.0
+        """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ.
+
+        By the clock of Redis (``now``) the job could wake before the day of the ledger ends, and wait another day.
+        """
+        return (86_400.0 - now % 86_400.0 if self.day_ends_in is None else self.day_ends_in) + 2.0
 
 
 class BudgetHeld(OverBudget):
@@ -356,9 +369,15 @@ class BudgetHeld(OverBudget):
     wait_reason = "held"
 
     def __init__(
-        self, message: str | None = None, *, detail: str = "", frees_in: float = 600.0, remedy: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        detail: str = "",
+        day_ends_in: float | None = None,
+        frees_in: float = 600.0,
+        remedy: str | None = None,
     ) -> None:
-        super().__init__(message, detail=detail, remedy=remedy)
+        super().__init__(message, detail=detail, day_ends_in=day_ends_in, remedy=remedy)
         self.frees_in = frees_in  # seconds until the first of the holds expires
 
     def wait_seconds(self, now: float) -> float:

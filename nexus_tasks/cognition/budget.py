@@ -103,12 +103,14 @@ def _hold(
             f" calls, and the next call may cost up to {cost:.4f} USD.",
             detail=f"{hold.spent_usd:.4f} of {budget:.4f} USD spent, {hold.held_usd:.4f} held, the next call may cost"
             f" {cost:.4f}",
+            day_ends_in=hold.day_ends_in,
             frees_in=hold.frees_in,
         )
     job.freed()  # A job that waits behind this one may cost less.
     raise OverBudget(
         f"{hold.spent_usd:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
         detail=f"{hold.spent_usd:.4f} of {budget:.4f} USD spent, the next call may cost {cost:.4f}",
+        day_ends_in=hold.day_ends_in,
     )
 
 

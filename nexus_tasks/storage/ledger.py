@@ -199,12 +199,14 @@ class Hold:
         spent_usd: USD that the namespace has spent today.
         held_usd: USD that are held for other calls.
         frees_in: seconds until the first hold of another call expires; 0 when no money is held.
+        day_ends_in: seconds until the next UTC day.
     """
 
     id: int | None
     spent_usd: Decimal
     held_usd: Decimal
     frees_in: float
+    day_ends_in: float
 
 
 def hold_budget(
@@ -232,8 +234,9 @@ def hold_budget(
     query = select(
         func.coalesce(func.sum(BudgetHold.cost_usd), 0),
         func.coalesce(func.extract("epoch", func.min(BudgetHold.expires_at) - func.now()), 0),
+        86_400 - func.extract("epoch", func.now() - _midnight()),
     ).where(BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now())
-    held, frees_in = tx.execute(query).one()
+    held, frees_in, day_ends_in = tx.execute(query).one()
     spent, held = spent_today(tx, namespace_id=namespace_id)[1], Decimal(held)
     hold_id = None
     if spent + held + cost <= Decimal(str(budget_usd)):
@@ -242,7 +245,8 @@ def hold_budget(
             namespace_id=namespace_id, expires_at=func.now() + timedelta(seconds=seconds), **values
         )
         hold_id = tx.execute(statement.returning(BudgetHold.id)).scalar_one()
-    return Hold(id=hold_id, spent_usd=spent, held_usd=held, frees_in=float(frees_in))
+    times = {"frees_in": float(frees_in), "day_ends_in": float(day_ends_in)}
+    return Hold(id=hold_id, spent_usd=spent, held_usd=held, **times)
 
 
 class RunHold(NamedTuple):
@@ -277,11 +281,15 @@ def release_hold(tx: Transaction, hold_id: int) -> None:
     tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 
+def _midnight() -> Any:
+    """The last midnight (UTC) in SQL, by the clock of Postgres."""
+    return func.date_trunc("day", func.now(), "UTC")
+
+
 def spent_today(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
     """The model calls of a namespace since the last midnight (UTC), as (number of calls, USD)."""
-    midnight = func.date_trunc("day", func.now(), "UTC")
     query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0)).where(
-        ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight
+        ModelCall.namespace_id == namespace_id, ModelCall.at >= _midnight()
     )
     calls, usd = tx.execute(query).one()
     return int(calls), Decimal(usd)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus
-from nexus_tasks.cognition.answering import checking
+from nexus_tasks import Nexus, limits
+from nexus_tasks.cognition.answering import checking, looking
 from nexus_tasks.errors import InvalidAnswer, InvalidInput, NotFound, OverBudget
 from nexus_tasks.types import AnswerSentence
 from tests.integration.inline import NAMESPACE, say, work
@@ -170,6 +170,24 @@ def test_what_was_looked_for_is_told_in_few_words(claude: Any, standin: StandIn)
     script(standin, reply(kind="span", since="x" * 100_000), reply())
     Nexus().ask(NAMESPACE, QUESTION)
     assert len(asked(standin)[1].text) < 10_000
+
+
+def test_the_model_s_query_is_no_longer_than_a_caller_s_may_be(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude()
+    talk()
+    script(standin, reply(kind="search", query="cello " * 10_000), reply())
+    searched: list[int] = []
+    choose = looking.choose
+
+    def noted(tx: Any, embedder: Any, request: Any) -> Any:
+        searched.append(len(request.query))
+        return choose(tx, embedder, request)
+
+    monkeypatch.setattr(looking, "choose", noted)
+    Nexus().ask(NAMESPACE, QUESTION)
+    assert searched == [len(QUESTION), limits.QUERY_CHARACTERS]
 
 
 def test_a_look_around_shows_only_what_the_caller_may_see(claude: Any, standin: StandIn) -> None:

@@ -11,12 +11,14 @@ from decimal import Decimal
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition import budget
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.errors import BudgetHeld, OverBudget
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
 from tests.commandline import nexus
-from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
+from tests.integration.inline import NAMESPACE, facts, job_context, say, time_passes, work
 from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn
 
@@ -55,6 +57,24 @@ def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_t
     work("derive_memory")
     assert sorted(fact.content for fact in facts()) == sorted(f"ann said: {t}" for t in ("I moved to Lisbon.", *said))
     assert here.sql("SELECT 1 FROM budget_holds UNION ALL SELECT 1 FROM dead_letters") == []
+
+
+@pytest.mark.parametrize("error", [OverBudget, BudgetHeld])
+def test_jobs_wait_for_the_day_of_the_ledger_whatever_the_clock_of_redis_says(
+    here: Sandbox, error: type[OverBudget]
+) -> None:
+    """With Postgres some seconds behind, a job would wake just before the ledger's midnight, and wait another day."""
+    Nexus().create_namespace(NAMESPACE)
+    job, cost = job_context(), Decimal("0.6")
+    with default_deployment().database.transaction() as tx:
+        if error is BudgetHeld:
+            budget._hold(tx, job, 1.0, cost, 86_400.0 * 3)
+        with pytest.raises(error) as refused:
+            budget._hold(tx, job, 1.0 if error is BudgetHeld else 0.5, cost, 60.0)
+    [(left,)] = here.sql("SELECT 86400 - extract(epoch FROM now() AT TIME ZONE 'UTC')::int % 86400")
+    for clock_of_redis in (0.0, 2.0, 43_200.0, 86_399.0):
+        waits = refused.value.wait_seconds(clock_of_redis)
+        assert waits == pytest.approx(min(left + 2, 600.0 if error is BudgetHeld else left + 2), abs=10)
 
 
 def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:

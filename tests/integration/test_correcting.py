@@ -39,7 +39,7 @@ def known(text: str = PEANUTS) -> int:
 
 
 # --- a job in the way -------------------------------------------------------------------------------------------------
-WAITING = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+WAITING = "FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 

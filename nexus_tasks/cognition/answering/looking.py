@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from nexus_tasks import limits
 from nexus_tasks.cognition.context import ContextRequest, choose
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm.answers import AnswerLine, Lookup
@@ -42,7 +43,8 @@ def first(resources: Resources, asked: AnswerRequest) -> dict[int, AnswerLine]:
 def again(resources: Resources, asked: AnswerRequest, wanted: Lookup, shown: Collection[int]) -> dict[int, AnswerLine]:
     """The lines that the model asked for, without those that it was shown: id → line."""
     if wanted.kind == "search":
-        found = _search(resources, asked, wanted.query or asked.question, MORE_TOKENS)
+        query = (wanted.query or asked.question)[: limits.QUERY_CHARACTERS]
+        found = _search(resources, asked, query, MORE_TOKENS)
         return {i: line for i, line in found.items() if i not in shown}
     scope = Filter(namespace_id=asked.namespace_id, observer=asked.observer, subject=None, heard_only=asked.heard_only)
     with resources.database.reading() as tx:
