@@ -345,9 +345,7 @@ class OverBudget(JobError):
     ) -> None:
         super().__init__(message, remedy=remedy)
         self.detail = detail  # the budget's figures, which `nexus status` shows
-        self.day_ends_in = (
-            day_ends_in  # seconds until the next UTC day by the clock of Postgres
-        )
+        self.day_ends_in = day_ends_in  # seconds until the next UTC day by the clock of Postgres
 
     @property
     def wait_detail(self) -> str:

@@ -177,7 +177,7 @@ def test_the_model_s_query_is_no_longer_than_a_caller_s_may_be(
 ) -> None:
     claude()
     talk()
-    script(standin, reply(kind="search", query="cello " * 10_000), reply())
+    script(standin, reply(kind="search", query="cello " * 20_000), reply())
     searched: list[int] = []
     choose = looking.choose
 
