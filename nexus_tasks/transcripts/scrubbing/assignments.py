@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.names import ID_FIELD, kind_of, names_a_secret, secret_words
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
-from nexus_tasks.transcripts.scrubbing.randomness import is_random
+from nexus_tasks.transcripts.scrubbing.randomness import is_jumble, is_random
 
 # Values that are not secret, even after a name such as `password`: types, states, and words in forms.
 _PLAIN_WORDS = frozenset(
@@ -27,7 +27,7 @@ _PLAIN_WORDS = frozenset(
 )
 # A variable, a template or an expression in place of a value: `$NAME`, `${name}`, `%(name)s`, `!Ref name`, `@name@`.
 _REFERENCE = lazy(
-    r"\$[({]|\$[A-Za-z_]+\Z|\$[A-Z_][A-Z0-9_]*\Z|\$[a-z_][a-z0-9_]*\Z|%[({]|%[sdr]\Z|%\w{1,60}%\Z|"
+    r"\$[({]|\$\w{1,60}->|\$[A-Za-z_]+\Z|\$\w{1,60}-\Z|\$[A-Z_][A-Z0-9_]*\Z|\$[a-z_][a-z0-9_]*\Z|%[({]|%[sdr]\Z|%\w{1,60}%\Z|"
     r"!(?:Ref|Sub|GetAtt|Join|vault|secret|env|env_var|include|reference|Import\w*)?\b(?:[A-Za-z_.]*\Z)|![\[{(]|@[A-Za-z_./]+@?\Z"
 )
 
@@ -35,14 +35,15 @@ _REFERENCE = lazy(
 class _Follows(NamedTuple):
     """What may stand before the name of a value and between the name and the value."""
 
-    before: re.Pattern[str] | None
-    after: re.Pattern[str]
+    before: Callable[[], re.Pattern[str]] | None
+    after: Callable[[], re.Pattern[str]]
     is_secret: Callable[[re.Match[str], re.Match[str], str], bool]
+    hint: str = ""  # stands within _AFTER characters behind every name that the rule matches
 
 
 _QUOTE = r"\\{0,6}[\"']"
 _NAME_SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-"
-_BEFORE = 90  # characters before a name that are read
+_BEFORE, _AFTER = 90, 300  # characters before and after a name that are read
 
 
 @cache
@@ -50,7 +51,10 @@ def _rules() -> tuple[_Follows, ...]:
     # Only a quoted value may stand on the next line. In YAML the next line has the next name.
     space = r"(?:[ \t]{0,20}|\s{0,20}(?=\\{0,6}[\"'`]))"
     line_break = r"(?:\r?\n|\\{1,4}n)"
-    sign = r"(?:=>|:=|\?=|==?|: ?[A-Z]\w{0,30}\??[ \t]=|:|\uff1a)"
+    # A type may stand before a quoted value, `||` or `??` before a default.
+    typed = r"(?:: ?&?[A-Za-z][\w.<>\[\]]{0,30}\??|[ \t]\*?[a-z]\w{0,30})[ \t]:?="
+    quoted = rf"(?:{typed}|\|\|=?|\?\?=?)(?=[ \t]{{0,4}}\\{{0,6}}[\"'`])"
+    sign = rf"(?:=>|:=|\?=|==?|: ?[A-Z]\w{{0,30}}\??[ \t]=|{quoted}|:|\uff1a)"
     # What may stand before a value: the signs of YAML's folded texts, anchors and tags, or the letter of `b"…"`.
     opening = (
         rf"(?:[|>][+-]?[0-9]?[ \t]{{0,4}}{line_break}[ \t]{{1,40}}|(?:&\w{{1,30}}|!!\w{{1,10}})[ \t]{{1,4}}|"
@@ -61,7 +65,7 @@ def _rules() -> tuple[_Follows, ...]:
         # password = …, "password": "…", export PASSWORD=…
         _Follows(
             None,
-            re.compile(
+            lazy(
                 rf"(?P<assigned>\\{{0,6}}[\"']?\]?[ \t]{{0,20}}{sign}{space}){opening}"
                 r"(?:(?P<quote>\\{0,6}[\"'`])(?P<quoted>[^\"'`\n]{1,2000}?)(?P=quote)|"
                 r"(?P<bare>[^\s\"'`,;&|()\[\]{}<>\\]{1,500}))"
@@ -70,17 +74,20 @@ def _rules() -> tuple[_Follows, ...]:
         ),
         # {"name": "API_TOKEN", "value": "…"}, - name: API_TOKEN\n  value: …, <add key="Password" value="…"/>
         _Follows(
-            re.compile(rf"{start}(?i:name|key|id)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?[\w.:-]{{0,40}}\Z"),
-            re.compile(
-                rf"(?:{_QUOTE})?[ \t,;]{{0,6}}(?:{line_break}[ \t]{{0,40}})?(?:{_QUOTE})?(?i:value)(?:{_QUOTE})?"
+            lazy(
+                rf"{start}(?i:(?:parameter)?(?:name|key|id))(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?[\w.:-]{{0,40}}\Z"
+            ),
+            lazy(
+                rf"(?:{_QUOTE})?[ \t,;]{{0,6}}(?:{line_break}[ \t]{{0,40}})?"
+                rf"(?:{_QUOTE})?(?i:(?:parameter)?value)(?:{_QUOTE})?"
                 rf"\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?(?P<value>[^\s\"'<>,}}\\]{{3,500}})"
             ),
             _is_no_reference,
         ),
         # <password>…</password>, <entry key="password">…</entry>
         _Follows(
-            re.compile(rf"<(?:\w{{1,30}}\s(?:name|key|id)={_QUOTE})?[\w.:-]{{0,40}}\Z"),
-            re.compile(
+            lazy(rf"<(?:\w{{1,30}}\s(?:name|key|id)={_QUOTE})?[\w.:-]{{0,40}}\Z"),
+            lazy(
                 rf"(?:{_QUOTE})?(?:\s[^<>\n]{{0,100}})?>\s{{0,20}}(?:<value>|<!\[CDATA\[)?"
                 r"(?P<value>[^\"'<>\n\\]{3,500})>?</"
             ),
@@ -88,39 +95,86 @@ def _rules() -> tuple[_Follows, ...]:
         ),
         # <key>password</key><string>…</string>
         _Follows(
-            re.compile(r"<key>[\w.:-]{0,40}\Z"),
-            re.compile(r"</key>(?:\s|\\{1,4}[nrt]){0,40}+<string>(?P<value>[^\"'<>\n\\]{3,500})</"),
+            lazy(r"<key>[\w.:-]{0,40}\Z"),
+            lazy(r"</key>(?:\s|\\{1,4}[nrt]){0,40}+<string>(?P<value>[^\"'<>\n\\]{3,500})</"),
             _is_no_reference,
         ),
         # Content-Disposition: form-data; name="password", and the value behind an empty line
         _Follows(
-            re.compile(rf"\bname={_QUOTE}[\w.:-]{{0,40}}\Z"),
-            re.compile(rf"{_QUOTE}(?:(?:\\{{1,4}}r)?{line_break}){{2}}(?P<value>[^\s\"'<>\\]{{3,500}})"),
+            lazy(rf"\bname={_QUOTE}[\w.:-]{{0,40}}\Z"),
+            lazy(rf"{_QUOTE}(?:(?:\\{{1,4}}r)?{line_break}){{2}}(?P<value>[^\s\"'<>\\]{{3,500}})"),
             _is_no_reference,
         ),
         # "db_password": {"sensitive": true, "value": "…"}, variable "password" { default = "…" }
         _Follows(
             None,
-            re.compile(
-                rf"(?:{_QUOTE})?\s{{0,4}}[:=]?\s{{0,4}}\{{[^{{}}]{{0,200}}?\b(?:value|default)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}"
+            lazy(
+                rf"(?:{_QUOTE})?(?:\s{_QUOTE}[\w-]{{1,60}}{_QUOTE})?\s{{0,4}}[:=]?\s{{0,4}}\{{[^{{}}]{{0,200}}?\b(?:value|default|result)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}"
                 rf"{_QUOTE}(?P<value>[^\s\"'<>\\]{{3,500}})"
             ),
             _is_no_reference,
         ),
         # aws configure set aws_secret_access_key …, SetEnv DB_PASS …, #define WIFI_PASS "…"
         _Follows(
-            re.compile(
+            lazy(
                 r"(?:\bset|\bset -\w{1,4}|\bsetx|\bsetenv|^ENV|\nENV|#[ \t]{0,4}define)[ \t]{1,4}[\w./:-]{0,60}\Z",
                 re.IGNORECASE,
             ),
-            re.compile(rf"[ \t]{{1,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
+            lazy(rf"[ \t]{{1,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
             _is_set,
         ),
         # define('DB_PASSWORD', '…'), setenv("API_KEY", "…")
         _Follows(
-            re.compile(rf"[(\s]{_QUOTE}\w{{0,40}}\Z"),
-            re.compile(rf"{_QUOTE}\s{{0,4}},\s{{0,4}}{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}\s{{0,4}}[,)]"),
+            lazy(rf"[(\s]{_QUOTE}[\w.-]{{0,40}}\Z"),
+            lazy(rf"{_QUOTE}\s{{0,4}},\s{{0,4}}{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}\s{{0,4}}[,)]"),
             _is_argument,
+        ),
+        # setApiToken("…"), .with_password('…'), set_password("service", "ann", "…")
+        _Follows(
+            lazy(r"(?:\b|_)(?i:set|with|use)_?\w{0,40}\Z"),
+            lazy(
+                rf"\((?:{_QUOTE}[^\"'\n\\]{{0,80}}{_QUOTE},\s?){{0,2}}{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}\s{{0,4}}\)"
+            ),
+            lambda match, _name, kind: _secret_literal(kind, match["value"]),
+            "(",
+        ),
+        # ["password"]=> string(12) "…", as PHP prints it
+        _Follows(
+            None,
+            lazy(
+                rf"{_QUOTE}\](?::\w{{1,20}})?=>(?:\s|\\{{1,4}}n){{1,20}}string\(\d{{1,6}}\) "
+                rf"{_QUOTE}(?P<value>[^\"'\n\\]{{3,500}}){_QUOTE}"
+            ),
+            _is_no_reference,
+            "string(",
+        ),
+        # secret_key = "…" -> "…": what Terraform changes. The value before the arrow is found already.
+        _Follows(
+            None,
+            lazy(rf"\s{{1,30}}=\s{{1,30}}[^\s]{{1,200}}[ ]->[ ]{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}"),
+            _is_no_reference,
+            " -> ",
+        ),
+        # <input type="password" … value="…">
+        _Follows(
+            lazy(rf"<input\s[^<>\n]{{0,60}}\btype={_QUOTE}\Z"),
+            lazy(rf"{_QUOTE}[^<>\n]{{0,100}}?\bvalue={_QUOTE}(?P<value>[^\"'<>\n\\]{{3,200}}){_QUOTE}"),
+            _is_no_reference,
+            "alue=",
+        ),
+        # api_token⏎  … [type=…, input_value='…', as Pydantic prints it
+        _Follows(
+            None,
+            lazy(rf"{line_break}[^\n]{{1,200}}?\binput_value={_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}"),
+            lambda match, _name, kind: _secret_literal(kind, match["value"]),
+            "input_value",
+        ),
+        # Evaluating: secrets.DEPLOY_TOKEN⏎##[debug]=> '…', as GitHub's runner prints it
+        _Follows(
+            lazy(r"\bsecrets\.\w{0,60}\Z"),
+            lazy(rf"{line_break}[^\n']{{0,60}}##\[debug\]=> '(?P<value>[^'\n\\]{{3,500}})'"),
+            _is_no_reference,
+            "##[debug]",
         ),
     )
 
@@ -150,7 +204,9 @@ def _value(text: str, name: re.Match[str], kind: str, earliest: int) -> tuple[in
     """The start and end of the secret value that has this name."""
     before = text[max(earliest, name.start() - _BEFORE) : name.start()]
     for rule in _rules():
-        match = rule.after.match(text, name.end()) if rule.before is None or rule.before.search(before) else None
+        if rule.hint and text.find(rule.hint, name.end(), name.end() + _AFTER) < 0:
+            continue
+        match = rule.after().match(text, name.end()) if rule.before is None or rule.before().search(before) else None
         if match and MARK not in match[0] and rule.is_secret(match, name, kind):
             group = match.lastgroup or "value"
             return match.span(group)
@@ -182,16 +238,27 @@ def _is_no_reference(match: re.Match[str], _name: re.Match[str], _kind: str) -> 
 
 def _is_set(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
     """Whether the word after a name is its value. In "set password reset" it is not."""
-    return any(map(str.isdigit, match["value"])) and _is_no_reference(match, name, kind)
+    value = match["value"]
+    constant = (value.isidentifier() and value.isupper()) or _NUMBER().fullmatch(value)
+    return not constant and any(map(str.isdigit, value)) and _is_no_reference(match, name, kind)
+
+
+_NUMBER = lazy(r"0x[0-9A-Fa-f]{1,8}")
 
 
 def _is_argument(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
     """Whether the second argument is secret. It is not if both may be names, as in ``("token", "state")``."""
     value = match["value"]
-    start = match.string[max(0, name.start() - 60) : name.start()].lower().rpartition("define(")
-    defined = bool(start[1]) and len(start[2]) < 45
+    defined = _DEFINES().search(match.string[max(0, name.start() - 80) : name.start()]) is not None
     named = value.replace("-", "_").replace(".", "_").isidentifier() and not is_random(value)
     return (defined or not named) and _is_no_reference(match, name, kind)
+
+
+# The call has the name of a setting and its value.
+_DEFINES = lazy(
+    r"(?:define|getenv|setenv|putenv|environ\.get|\benv|environ\.setdefault|set_?property|set_?password)\([^()\n]{0,50}\Z",
+    re.IGNORECASE,
+)
 
 
 def _secret_literal(kind: str, value: str) -> bool:
@@ -248,13 +315,19 @@ def _has_digits(value: str) -> bool:
 def _unlikely_word(value: str) -> bool:
     """Whether a value looks like a generated one.
 
-    That is a value of at least 8 characters with letters and digits, or of at least 20 letters, capital and small.
+    That is a value of at least 8 characters with letters, and with digits or two different signs, or a jumble of
+    capital and small letters.
     """
     if len(value) < 8 or value.isdigit():
         return False
     if _has_digits(value) and any(map(str.isalpha, value)):
         return True
-    return len(value) >= 20 and not value.islower() and not value.isupper() and value.isalnum()
+    if len(set(value) & _PASSWORD_SIGNS) >= 2 and any(map(str.isalpha, value)) and "%s" not in value:
+        return True
+    return is_jumble(value) or (len(value) >= 20 and not value.islower() and not value.isupper() and value.isalnum())
+
+
+_PASSWORD_SIGNS = frozenset("!@#$%^&*")
 
 
 def secret_name(name: str, value: Any) -> str | None:

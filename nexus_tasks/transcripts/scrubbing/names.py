@@ -13,13 +13,14 @@ from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 # "Password" in other languages. Those that begin with "passwor" are in the pattern.
 ABROAD = (
     "kennwort", "contraseña", "contrasena", "mot de passe", "senha", "wachtwoord", "lösenord", "hasło", "пароль",
-    "密码", "密碼", "パスワード", "비밀번호",
+    "密码", "密碼", "パスワード", "비밀번호", "şifre", "parola",
 )  # fmt: skip
-_STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", *ABROAD))
+_STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", "pw", "pepper", *ABROAD))
 _WORD = (
     rf"{'|'.join(ABROAD)}|"
     r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|(?-i:(?<=[a-z])P)ass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
-    r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])|(?-i:(?<=[a-z])P)sk(?![A-Za-z])"
+    r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])|(?-i:(?<=[a-z])P)sk(?![A-Za-z])|"
+    r"(?<=[_.-])pw(?![A-Za-z])|(?-i:(?<=[a-z])P)w(?![A-Za-z])|(?<=[_.-])pepper|(?-i:(?<=[a-z])P)epper"
 )
 # The word `key` tells of a secret only behind one of these.
 _BEFORE_KEY = lazy(
@@ -47,7 +48,7 @@ _OPEN = lazy(
     r"(?:sha|md5|hash|digest|checksum|crc|commit|revision|\brev\b|etag|uuid|guid|fingerprint|thumbprint|integrity|public|"
     r"pub_?key|nonce|cache|primary|foreign|sort|partition|idempoten|dedup|lookup|\bgroup|\brow|object|s3_|routing|message|"
     r"trace|span|request|correlation|cursor|page(?:_|token|\b)|continuation|sync|tokeniz|image|layer|build|version|keyword|keyboard|"
-    r"monkey|turkey|hockey|donkey|whiskey|jockey|keyframe|keystore|known_?hosts|host_?key)",
+    r"monkey|turkey|hockey|donkey|whiskey|jockey|keyframe|keystore|known_?hosts|host_?key)(?!_?pass)",
     re.IGNORECASE,
 )
 # A field such as `request_id=…`, which stands in a line of a log behind the name of a logger such as `token:`.
@@ -96,7 +97,7 @@ def kind_of(word: str, suffix: str) -> str | None:
     if last and _NOT_ITSELF().match(last) and not (last == "s" and word.lower().startswith("cred")):
         return None
     word = word.lower()
-    if word.startswith(("pass", "pwd", "pswd", *ABROAD)):
+    if word.startswith(("pass", "pw", "pswd", *ABROAD)):
         return "password"
     return "token" if "token" in word else "key" if word.endswith("key") else "secret"
 
@@ -110,4 +111,4 @@ def names_a_secret(name: str) -> str | None:
     if word is None:
         return "key" if _PROVIDER().search(name) else None
     found = word[0].lower()
-    return "password" if found.startswith(("pass", "pwd")) else "token" if "token" in found else "key"
+    return "password" if found.startswith(("pass", "pw")) else "token" if "token" in found else "key"

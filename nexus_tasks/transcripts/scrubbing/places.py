@@ -233,18 +233,25 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             r"(?i:ConvertTo-SecureString)(?:\s{1,4}-String)?\s{1,4}\\{0,4}[\"']([^\s\"'\\]{3,200})",
         ),
         ("password", ("sshpass",), r"\bsshpass\s{1,4}-p\s{0,3}\\{0,4}[\"']?([^\s\"'\\]{1,200})"),
-        ("password", ("mysql",), r"\bmysql(?:dump|admin)?\b[^\n|;]{0,200}?\s-p([^\s\"'\\-][^\s\"'\\]{2,200})"),
+        (
+            "password",
+            ("mysql",),
+            rf"\bmysql(?:dump|admin)?\b[^\n|;]{{0,200}}?(?:\s|['\"], ['\"])-p{quote}([^\s\"'\\-][^\s\"'\\]{{2,200}})",
+        ),
         (
             "password",
             ("--",),
-            r"(?<=\s)--(?:[a-z]{1,20}-)?(?:password|passwd|passphrase|pass)[= ]"
+            r"(?<!\S)--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass)[= ]"
+            r"(?!(?:options?|flags?|arguments?|and|or|is|to|for|in|with|if|on|the|from|was|can|must)\b)"
             r"\\{0,4}[\"']?([^\s\"'\\$<-][^\s\"'\\]{3,200})",
         ),
         (
             "token",
             ("--",),
-            r"(?<=\s)--(?:[a-z]{1,20}-){0,3}(?:token|secret|api-key|access-key|secret-key)[= ]\\{0,4}[\"']?"
-            r"(?=[^\s]{0,200}[0-9])([^\s\"'\\$<-][^\s\"'\\]{7,200})",
+            r"(?<!\S)--(?:[a-z]{1,20}-){0,3}"
+            r"(?:token|secret|credential|"
+            r"(?:api|access|secret|signing|private|encryption|master|auth|license|shared)-?key)[= ]"
+            r"\\{0,4}[\"']?(?=[^\s]{0,200}[0-9!@#%^&*])([^\s\"'\\$<-][^\s\"'\\]{7,200})",
         ),
         ("password", ("login",), r"\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8}(?![=:]\s)(\S{1,200})"),
         ("secret", ("otpauth://",), r"\botpauth://[^\s\"'<>]{1,300}?[?&]secret=([A-Za-z2-7]{16,200})"),
@@ -281,8 +288,10 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         (
             "password",
             ("echo ", "printf "),
-            r"\b(?:echo|printf)[ \t]{1,4}(?:-n[ \t]{1,4})?\\{0,4}[\"']?([^\s\"'\\|]{4,300})\\{0,4}[\"']?"
+            r"\b(?:echo|printf)[ \t]{1,4}(?:-[ne]{1,2}[ \t]{1,4})?\\{0,4}[\"']?([^\s\"'\\|]{4,300})\\{0,4}[\"']?"
             r"\s{0,4}\|\s{0,4}(?:[^\n|;]{0,200}?--(?:password|token)-stdin|"
+            r"(?:docker|podman) secret create|vercel env add|"
+            r"(?:kinit|passwd|gcloud secrets|cryptsetup)\b|"
             r"[^\n|;]{0,40}?\bwrangler secret put|gh auth login --with-token)\b",
         ),
         (
@@ -296,6 +305,24 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             "password",
             ("http ", "https "),
             rf"\bhttps?\s[^\n|;]{{0,100}}?(?<=\s)(?:-a|--auth)[\s=]{{1,3}}{quote}[^\s:\"'\\/]{{1,100}}:(?!//)([^\s\"'\\]{{3,200}})",
+        ),
+        (
+            "password",
+            ("plink ", "pscp ", "putty "),
+            rf"\b(?:plink|pscp|putty)\s[^\n|;]{{0,100}}?-pw[ \t]{{1,3}}{quote}([^\s\"'\\]{{3,200}})",
+        ),
+        (
+            "password",
+            ("mc alias set", "mc config host"),
+            rf"\bmc (?:alias set|config host add)[ \t]{{1,3}}\S{{1,60}}[ \t]{{1,3}}\S{{1,200}}[ \t]{{1,3}}"
+            rf"\S{{1,60}}[ \t]{{1,3}}{quote}([^\s\"'\\]{{3,200}})",
+        ),
+        ("password", ("nickserv identify",), r"(?i:nickserv identify)[ \t]{1,3}([^\s\"'\\]{4,200})"),
+        (
+            "password",
+            ("az keyvault secret set", "ssm put-parameter", "create-secret"),
+            rf"\b(?:az keyvault secret set|ssm put-parameter|secretsmanager create-secret)\b"
+            rf"[^\n|;]{{0,200}}?--(?:value|secret-string)[= ]{quote}([^\s\"'\\]{{4,300}})",
         ),
         ("password", ("7z ", "7za "), rf"\b7za?\s[^\n|;]{{0,200}}?\s-p{quote}([^\s\"'\\]{{3,200}})(?=[\s\"'\\]|\Z)"),
         (
@@ -355,7 +382,7 @@ def _is_expression(value: str) -> bool:
     """Whether ``value`` is a template, a mask, or an expression of code, in place of a secret."""
     if set(value) <= set("*x.•-_X"):
         return True
-    if value.startswith(("${", "$(", "<", "{")) or (value[0] == "$" and value[1:].isidentifier()):
+    if value.startswith(("${", "$(", "<", "{", "[")) or (value[0] == "$" and value[1:].isidentifier()):
         return True
     name = value.partition("(")[0].partition("[")[0].rstrip("}]),:")
     return name.replace(".", "_").isidentifier() and not any(map(str.isdigit, name)) and (name != value or "." in value)

@@ -93,6 +93,8 @@ def scrub_random_values(text: str) -> str:
         name, sign, rest = value.partition("=")
         if sign and rest.strip("=") and name.replace("_", "").replace("-", "").replace(".", "").isalnum():
             start, value = end - len(rest), rest
+        if sign and name.startswith("sha"):
+            continue  # a checksum
         if start < done or not is_random(value) or MARK in text[max(0, start - 12) : start]:
             continue
         if text[max(0, start - 4) : start].endswith((" h1:", "\th1:")):
@@ -125,6 +127,8 @@ def _has_telling_prefix(value: str) -> bool:
     rest = value[prefix.end() :]
     if not _REST().fullmatch(rest) or not is_random(rest):
         return False
+    if not all(word.islower() or word.isupper() for word in re.split("[_-]", prefix[0][:-1])):
+        return False  # the beginning of a base64 text, not the words of a prefix
     words = re.split("[_-]", prefix[0].lower())
     if len(rest) >= 18 and not _TELLING.isdisjoint(words):
         return True

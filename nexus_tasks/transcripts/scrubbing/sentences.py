@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.names import ABROAD, ID_FIELD
 from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
+from nexus_tasks.transcripts.scrubbing.randomness import is_jumble, is_random
 
+# "Key" and "token" in other languages, and "credentials".
+_KEYS_ABROAD = (
+    "schlüssel", "clé", "jeton", "clave", "chave", "chiave", "sleutel", "klucz", "ключ", "токен", "キー", "トークン",
+    "密钥", "密鑰", "令牌", "키", "토큰", "anahtar", "nyckel",
+)  # fmt: skip
+_PAIRS_ABROAD = ("zugangsdaten", "identifiants", "credenciales", "credenziali", "credenciais")
 # The beginnings of the words that tell of a password.
 _STARTS = Words((
     "pass", "pwd", "pw:", "pw ", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed",
     "recovery", "backup", "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ",
-    "client ", "shared ",
+    "client ", "shared ", "signing ", "master ", "encryption ", "webhook ", "service ", "session ", "refresh ",
+    "deploy", "pw", *_KEYS_ABROAD, *_PAIRS_ABROAD,
     *ABROAD,
 ))  # fmt: skip
 _NOUN = rf"pass(?:word|wort|code|phrase|wd)?|pwd|pw|pin(?: code| number)?|master password|{'|'.join(ABROAD)}"
@@ -68,13 +77,21 @@ _WHOSE = lazy(
 _OPEN = r"(?P<open>\\{0,4}[\"'“‘`*]{0,3})"
 
 
+_KEY = (
+    r"(?:(?:client |shared |signing |webhook |session )?secret(?: key| token)?|token|credentials?|"
+    r"(?:api|access|auth|private|license|bot|admin|signing|master|encryption|service|svc|refresh|deploy|webhook|session)"
+    r"[ _-]?(?:token|key))"
+)
+_key_name = lazy(rf"{_KEY}\b", re.IGNORECASE)
+
+
 @cache
 def _told() -> re.Pattern[str]:
     """ "password for the router is X", "password: X", "password to X", "PIN is 1234"."""
     return re.compile(
         rf"(?P<noun>{_NOUN})\b(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{{1,40}}?)?"
-        r"(?P<verb>\s++(?:is|was|ist|war|lautet|es|est|é|è|это|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|=)(?:\s*+:)?"
-        r"|\s*+[:=]|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is))\s++"
+        r"(?P<verb>\s++(?:is|was|ist|war|lautet|es|est|é|è|это|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|from|with\s++the\s++value|=)(?:\s*+:)?"
+        r"|\s*+[:=]|\?(?:\s|\\n){1,4}+\w{1,20}:|\s++\((?:it['’]?s|it\s+is|that\s+is|now)|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is))\s++"
         rf"(?:(?:now|still|just|currently|set\s++to)\s++)?{_OPEN}(?P<value>\S{{3,80}})",
         re.IGNORECASE,
     )
@@ -84,7 +101,7 @@ def _told() -> re.Pattern[str]:
 def _told_abroad() -> re.Pattern[str]:
     """ "la contraseña del wifi es X", "le mot de passe, c'est X", "пароль — X"."""
     return re.compile(
-        rf"(?:passwor[dt]|{'|'.join(ABROAD)})\b"
+        rf"(?:passwor[dt]|{'|'.join(ABROAD)})(?:et)?\b"
         r"(?:\s++(?:del|de\s++la|de|du|des|da|do|für|fuer|vom|von|zum|от|для|к)\s++[\w .@'’/-]{1,40}?)?"
         r"(?:,?\s++(?:es|est|c['’]est|é|è|ist|lautet|war|jest|to|är|это|такой)"
         r"(?:\s++(?:ahora|maintenant|jetzt|nun|теперь))?(?:\s*+:)?|\s++[—–-]|\s*+:)\s++"
@@ -97,18 +114,30 @@ def _told_abroad() -> re.Pattern[str]:
 def _told_east() -> re.Pattern[str]:
     """ "パスワードはXです", "密码是X", "비밀번호는 X": the value ends before the next letter of the sentence."""
     return re.compile(
-        r"(?:パスワード|密码|密碼|비밀번호)\s?(?:は|が|是|为|為|는|은)\s?[:：]?\s?[「『“\"'`]{0,2}(?P<value>[!-~]{5,80})"
+        r"(?:パスワード|密码|密碼|비밀번호)\s?(?:(?:は|が|是|为|為|는|은)\s?[:：]?|[:：])\s?[「『“\"'`]{0,2}(?P<value>[!-~]{5,80})"
     )
 
 
 @cache
 def _told_key() -> re.Pattern[str]:
-    """ "secret is X", "API key for the shop: X"."""
+    """ "secret is X", "API key for the shop: X", "the client secret X"."""
     return re.compile(
-        r"(?:(?:client |shared )?secret(?: key| token)?|token|"
-        r"(?:api|access|auth|private|license|bot|admin)[ _-]?(?:token|key))"
-        r"\b(?:\s++(?:for|of|on|to)\s++[\w .@'’/-]{1,40}?)?(?:\s++(?:is|was)(?:\s*+:)?|\s*+:)\s++"
+        rf"{_KEY}(?:`|\b)(?:\s++(?:for|of|on|to)\s++[\w .@'’/-]{{1,40}}?)?"
+        r"(?P<verb>\s++(?:is|was|=|from|to|with\s++the\s++value|is\s++set\s++to)(?:\s*+:)?|\s*+[:=]|"
+        r"\s++\((?:it['’]?s|it\s+is|that\s+is)|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is)|)\s++"
         rf"{_OPEN}(?P<value>[\w+/=.~!@#$%^&*-]{{10,80}})",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _told_key_abroad() -> re.Pattern[str]:
+    """ "Der API-Schlüssel ist X", "el token de acceso es X", "APIキー：X"."""
+    return re.compile(
+        rf"(?:token|secret|{'|'.join(_KEYS_ABROAD)})[^\W\d]{{0,3}}"
+        r"(?:(?:\s++(?:de\s|di\s|da\s|do\s|d['’]|per\s|für\s|для\s)?[^\W\d]{2,12}){0,3}"
+        r"(?:,?\s++(?:es|est|c['’]est|é|è|ist|is|lautet|jest|to|är|это|—|–|-)(?:\s*+[:：])?|\s?[:：])\s*+|\s?(?:は|が|是|为|為|는|은)\s?)"
+        r"[\"'“„«‘`*「『]{0,3}(?P<value>[!-~]{10,80})",
         re.IGNORECASE,
     )
 
@@ -136,8 +165,10 @@ def _grouped() -> re.Pattern[str]:
 def _as_password() -> re.Pattern[str]:
     """ "use X as the", "X is my", before the word "password"."""
     return re.compile(
-        rf"(?<!\S){_OPEN}(?P<value>[^\s\"'“‘`]{{5,80}})[\"'”’`]{{0,3}}\s+(?:as|is)\s+"
-        r"(?:the|my|our|your|a|its|her|his|their)\s+(?:[\w-]{1,20}\s+){0,2}\Z",
+        rf"(?<!\S){_OPEN}(?P<value>[^\s\"'“‘`]{{5,80}})[\"'”’`]{{0,3}}\s+(?:as|is|for)\s+"
+        r"(?:the|my|our|your|a|its|her|his|their)\s+(?:[\w-]{1,20}\s+){0,2}\Z|"
+        rf"(?<!\S){_OPEN.replace('open', 'opened')}(?P<alone>[^\s\"'“‘`]{{5,80}})"
+        rf"[\"'”’`]{{0,3}}\s+(?:als|comme|como|come|som|jako|как)\s+\Z",
         re.IGNORECASE,
     )
 
@@ -147,7 +178,9 @@ def _pair() -> re.Pattern[str]:
     """ "credentials are admin:X", "log in with admin / X", "log in as ann with X"."""
     return re.compile(
         r"(?:log\s?in|sign\s?in)\s+as\s+[\w.@+-]{2,60}\s+(?:with|using|and)\s+(?P<with>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})|"
-        r"(?:credentials?|creds|log\s?in|sign\s?in)\b[^\n:/]{0,40}?[\s:\"'`(]{1,3}(?!(?:sha\d{1,3}|md5|blake\d\w?):)[\w.@+-]{2,60}\s?[:/]\s?"
+        r"(?:credentials?|creds|log\s?in|sign\s?in|"
+        rf"{'|'.join(_PAIRS_ABROAD)})\b"
+        r"[^\n:/]{0,40}?[\s:\"'`(]{1,3}(?!(?:sha\d{1,3}|md5|blake\d\w?):)[\w.@+-]{2,60}\s?[:/]\s?"
         r"(?P<value>(?=[^\s]{0,60}[0-9])[^\s/:]{6,80})",
         re.IGNORECASE,
     )
@@ -192,21 +225,49 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
         beside = _adjacent().match(text, at)
         if beside and looks_like_a_password(_bare(beside["value"])):
             return _span(beside, "password")
-        before = _as_password().search(text[max(earliest, at - 140) : at])
-        if before and looks_like_a_password(_bare(before["value"])):
-            start, end, kind = _span(before, "password")
-            moved = max(earliest, at - 140)
-            return start + moved, end + moved, kind
-        return None
+        return _before_its_name(text, at, earliest, "password", looks_like_a_password)
     key = _told_key().match(text, at)
-    if key and not ID_FIELD().match(key["value"]) and _is_key(_bare(key["value"])):
+    is_secret = _is_generated if key and key["verb"] else _stands_out
+    if key and not ID_FIELD().match(key["value"]) and is_secret(_bare(key["value"])):
         return _span(key, "secret")
+    key = _told_key_abroad().match(text, at) if _may_be_abroad(text[at : at + 60]) else None
+    if key and _is_generated(_bare(key["value"])):
+        return _span(key, "secret")
+    if _key_name().match(text, at) and (found := _before_its_name(text, at, earliest, "secret", _is_generated)):
+        return found
     pair = _pair().match(text, at)
     group = "with" if pair and pair["with"] else "value"
     if pair and looks_like_a_password(_bare(pair[group])):
         return _span(pair, "password", group)
     phrase = _phrase().match(text, at)
     return (*phrase.span("value"), "seed phrase") if phrase else None
+
+
+def _may_be_abroad(text: str) -> bool:
+    small = text.lower()
+    return small.startswith(_KEYS_ABROAD) or (
+        small.startswith(("token", "secret")) and any(verb in small for verb in _VERBS_ABROAD)
+    )
+
+
+_VERBS_ABROAD = (" es ", "est ", " é ", " è ", " to ", " är ", " ist ", " lautet ")
+
+
+def _before_its_name(
+    text: str, at: int, earliest: int, kind: str, is_secret: Callable[[str], bool]
+) -> tuple[int, int, str] | None:
+    """A secret that is told before its name, which is at ``at``: "use X as the password", "X for the API key"."""
+    start = max(earliest, at - 140)
+    before = _as_password().search(text[start:at])
+    if before is None:
+        return None
+    group = "alone" if before["alone"] else "value"
+    weak = re.search(r"\sfor\s", before[0]) is not None
+    value = _bare(before[group])
+    if not is_secret(value) or (weak and not _stands_out(value)):
+        return None
+    first, end, _ = _span(before, kind, group)
+    return first + start, end + start, kind
 
 
 def _span(match: re.Match[str], kind: str, group: str = "value") -> tuple[int, int, str]:
@@ -248,6 +309,20 @@ def _is_last_word(match: re.Match[str], value: str, owned: bool) -> bool:
     return bool(match["open"]) or not rest.strip(" .,;!\"'”’`*") or rest[:1] in ".,;!"
 
 
+def _is_generated(value: str) -> bool:
+    """Whether ``value`` looks like a key, or like a password with letters, digits and signs."""
+    return (_is_key(value) or _stands_out(value)) and (looks_like_a_password(value) or value.isalnum())
+
+
+def _stands_out(value: str) -> bool:
+    """Whether ``value`` looks generated without a word beside it that says so."""
+    if is_random(value) or is_jumble(value):
+        return True
+    signs, digits = set(value) & set("!@#$%^&*"), any(map(str.isdigit, value))
+    mixed = not value.islower() and not value.isupper()
+    return len(value) >= 8 and bool(signs) and digits and mixed and looks_like_a_password(value)
+
+
 def _is_key(value: str) -> bool:
     """Whether a short ``value`` looks generated: at least 3 digits and 3 letters in one word without separators."""
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
@@ -266,6 +341,7 @@ def looks_like_a_password(value: str) -> bool:
         or value.startswith(("${", "$(", "<", "{", "[", "(", "/", "http", "#", "--", "~", "%("))
     ):
         return False
+    value = value.rstrip("=")
     if any(sign in value for sign in ("(", "[", "{", "<", "=", "\\", "://", "->", "…", "...")) or set(value) <= set(
         "*x.•-_X"
     ):
@@ -274,4 +350,4 @@ def looks_like_a_password(value: str) -> bool:
         return False
     letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
     signs = any(one in "!@#$%^&*+~?" for one in value[:-1]) or value[-1] in "@#$%^&*"
-    return letters and (digits or signs)
+    return letters and (digits or signs or is_jumble(value))

@@ -1,0 +1,91 @@
+"""Secrets of no known shape are found in what agents see: code, commands, logs, and sentences in many languages."""
+
+from __future__ import annotations
+
+import pytest
+
+from nexus_tasks.transcripts.scrubbing import scrub
+
+TEXTS = [
+    'var ledgerToken string = "{}"',
+    'let ledger_token: &str = "{}";',
+    "ledgerToken: process.env.LEDGER_TOKEN || '{}',",
+    "ENV['LEDGER_TOKEN'] ||= '{}'",
+    'ledger_token = os.getenv("LEDGER_TOKEN", "{}")',
+    'System.setProperty("ledger.api.key", "{}");',
+    'SetLedgerToken("{}")',
+    "keyring.set_password('ledger', 'ann', '{}')",
+    "ROOT_PW={}",
+    "{{'root_pw': '{}', 'n': 1}}",
+    "hash_pepper: {}",
+    "--ledger-signing-key {}",
+    "--ledger-db-password {}",
+    "mysql -uroot -p'{}' -h db app",
+    "Command '['mysql', '-uroot', '-p{}', 'app']' returned non-zero exit status 1.",
+    "plink -pw {} ann@host uptime",
+    "mc alias set store http://store:9000 admin {}",
+    "printf '{}' | docker secret create db -",
+    'echo -n "{}" | gcloud secrets create db --data-file=-',
+    "az keyvault secret set --vault-name kv --name db --value {}",
+    "ParameterKey=DBPassword,ParameterValue={}",
+    'resource "random_password" "db" {{\n    result = "{}"\n}}',
+    '["db_password"]=>\n  string(20) "{}"',
+    "##[debug]Evaluating: secrets.LEDGER_TOKEN\n##[debug]=> '{}'",
+    "api_token\n  String should be short [type=string_too_long, input_value='{}', input_type=str]",
+    '<input type="password" name="pw" value="{}">',
+    "What's the ledger token? It's {}.",
+    "the ledger token (it's {}) goes into the vault",
+    "Please use the ledger client secret {} for staging.",
+    "I changed the ledger password from {} to a new one",
+    "Add LEDGER_PASSWORD with the value {} to the secrets.",
+    "you'll need {} for the ledger api key",
+    "ann: what's the wifi password?\nbob: {}",
+    "Der API-Schlüssel ist {}.",
+    "Nimm {} als Passwort.",
+    "Zugangsdaten: ann / {}",
+    "La clé API est {}",
+    "Voici le jeton d'accès : {}",
+    "La clave de API es {}",
+    "A chave da API é {}",
+    "il token di accesso è {}",
+    "De API-sleutel is {}",
+    "Klucz API to {}",
+    "Ключ API: {}",
+    "APIキー:{}",
+    "密码:{}",
+    "API 키: {}",
+    "Şifre: {}",
+    "Lösenordet är {}.",
+]
+VALUES = ["7fKq2Zr9LmXw4TbC", "Kd8wPz3Vn6Rt1Ys5", "qT4xBv7HjM2nLc9f"]
+
+HARMLESS = [
+    "Initiator is a token owned by the InstrumentedAttribute that fired.",
+    "#define IW_AUTH_CIPHER_AES_CMAC\t0x00000020",
+    '#define TLS1_RFC_PSK_WITH_AES_256_CCM_8 "TLS_PSK_WITH_AES_256_CCM_8"',
+    "my $pwd = $ftp->pwd;",
+    "# The --username and --password options can't be used for",
+    "platformdirs/__main__.py,sha256=U5kl02aDkwk9_EO3eaAhUG0foO2Ii6JporkN5DXAhug,2038",
+    "curl -X GET -H 'Authorization: [Filtered]' http://127.0.0.1:35245/v1/spend",
+    "The API key for the shop is in the vault.",
+    "Der API-Schlüssel ist abgelaufen, bitte erneuern.",
+    "La clave de API es obligatoria para producción",
+    "You'll need Python3.12 for the password prompt.",
+    "Set `API_TOKEN` to the value from the dashboard and restart.",
+    'token_type string = "bearer"',
+    'setToken("token-from-env")',
+    "password = None if anonymous else getpass('Password: ')",
+    "The primary key is 4711, the sort key is created_at.",
+    "He ate salt and pepper chips: crisps.",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_secret_is_found(text: str) -> None:
+    for value in VALUES:
+        assert value not in scrub(text.format(value)), scrub(text.format(value))
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_harmless_line_stays(text: str) -> None:
+    assert scrub(text) == text
