@@ -41,7 +41,7 @@ def test_into_nothing_and_out_again_leaves_nothing(tmp_path: Path) -> None:
 
 def test_what_is_there_stays_and_twice_is_once(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
-    path.write_text(json.dumps(OTHERS))
+    path.write_text(json.dumps(OTHERS, ensure_ascii=False))
     path.chmod(0o640)
     install("claude-code", path)
     once = path.read_text()
@@ -128,3 +128,77 @@ def test_hooks_of_others_in_the_file_of_cursor_stay(tmp_path: Path) -> None:
     assert [one["command"].rsplit(" ", 1)[-1] for one in stop] == ["done", "team"]
     uninstall("cursor", path)
     assert json.loads(path.read_text()) == others
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_file_of_others_is_there_again_byte_for_byte(
+    tmp_path: Path, agent: str, indent: int | str | None, end: str
+) -> None:
+    stop = [{"command": "say done"}] if agent == "cursor" else [{"hooks": [{"type": "command", "command": "say done"}]}]
+    others = {"version": 1, "hooks": {"stop": stop, "none": [], "odd": [None, 1]}, "model": "opus", "name": "Zoë"}
+    text = json.dumps(others, indent=indent, ensure_ascii=end == "\n") + end
+    path = tmp_path / "settings.json"
+    path.write_bytes(text.replace("\n", end or "\n").encode())
+    before = path.read_bytes()
+    assert install(agent, path).changed
+    assert not install(agent, path).changed
+    assert uninstall(agent, path).changed
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["my-nexus-hook claude-code wrapper", "/opt/nexus/bin/memtool hook claude-code", "echo nexus: hook claude-code"],
+)
+def test_a_hook_of_another_tool_with_a_like_name_stays(tmp_path: Path, other: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": other}]}]}}))
+    before = path.read_text()
+    install("claude-code", path)
+    assert other in path.read_text()
+    uninstall("claude-code", path)
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "nexus hook claude-code",
+        "'/a b/nexus' hook claude-code --namespace acme",
+        "env NEXUS_HOME=/x /usr/bin/python3 -P -m nexus_tasks.cli.entry hook claude-code",
+        "uvx --from nexus-tasks nexus hook claude-code",
+    ],
+)
+def test_each_form_of_the_command_is_its_own(tmp_path: Path, own: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"a": 1, "hooks": {"Stop": [{"hooks": [{"type": "command", "command": own}]}]}}))
+    uninstall("claude-code", path)
+    assert json.loads(path.read_text()) == {"a": 1}
+
+
+@pytest.mark.parametrize(("text", "why"), [('{"a": 1, "a": 2}', "stands twice"), ("\ufeff{}", "byte order mark")])
+def test_what_cannot_be_written_back_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=why):
+        install("claude-code", path)
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("text", ["\n  \n", '{"a": "\\ud800", "b": "é"}'])
+def test_blank_files_and_halves_of_surrogates_are_taken(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(text, encoding="utf-8")
+    assert install("claude-code", path).changed
+    assert not install("claude-code", path).changed
+
+
+def test_a_link_is_there_after_the_removal_too(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles.json", tmp_path / "settings.json"
+    link.symlink_to(real)
+    install("claude-code", link)
+    uninstall("claude-code", link)
+    assert link.is_symlink()
+    assert json.loads(real.read_text()) == {}

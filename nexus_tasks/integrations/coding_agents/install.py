@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -30,7 +31,9 @@ EVENTS = {
     ),
 }
 TRUST = "Codex runs the hook only after you trust it: start Codex, and type `/hooks`."
-_OURS = tuple(f"hook {agent}" for agent in AGENTS)
+_OURS = re.compile(
+    rf"(?:^|[\s/\"'=;&|(])nexus(?:-tasks|_tasks[\w.]*)?[\"']?\s{{1,4}}hook\s{{1,4}}(?:{'|'.join(AGENTS)})(?![\w-])"
+)
 # The agent ends a hook that runs longer than this number of seconds. This hook takes less than 0.1 s.
 _TIMEOUT = 10
 _SHORT = (CODEX, "SessionEnd")
@@ -72,22 +75,23 @@ def install(agent: str, path: Path, namespace: str | None = None) -> Change:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
     line = command(agent, namespace)
-    settings = with_ours(agent, path, _read(path), wanted(agent, line))
-    return Change(path=path, changed=_write(path, settings), command=line)
+    text, settings = _read(path)
+    new = with_ours(agent, path, settings, wanted(agent, line))
+    return Change(path=path, changed=new != settings and _write(path, text, new), command=line)
 
 
 def uninstall(agent: str, path: Path) -> Change:
-    """Remove the hook from the settings file. When the file then has no setting left, delete the file.
+    """Remove the hook from the settings file. When the file then has no setting left, delete the file, but no link.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
-    settings = _read(path)
+    text, settings = _read(path)
     rest = without_ours(agent, path, settings)
     if not ours(hooks_of(path, settings)):
         return Change(path=path, changed=False, command=None)
-    if rest:
-        return Change(path=path, changed=_write(path, rest), command=None)
+    if rest or path.is_symlink():
+        return Change(path=path, changed=_write(path, text, rest), command=None)
     try:
         path.unlink()
     except OSError as error:
@@ -152,26 +156,75 @@ def without_ours(agent: str, path: Path, settings: dict[str, Any]) -> dict[str, 
         ConfigurationError: ``hooks`` in the settings is no object.
     """
     hooks = _without(hooks_of(path, settings))
-    rest = {key: value for key, value in settings.items() if key != "hooks"} | ({"hooks": hooks} if hooks else {})
+    rest = {key: hooks if key == "hooks" else value for key, value in settings.items() if key != "hooks" or hooks}
     return {} if agent == CURSOR and rest == _VERSION else rest
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The file's text and the settings in it."""
     try:
         if path.exists() and not path.is_file():  # the end of a pipe may never come
             raise _not_settings(path, "not a regular file")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()
     except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise _not_settings(path, str(error)) from None
+        return "", {}
+    except UnicodeDecodeError:
+        raise _not_settings(path, "it is not UTF-8") from None
+    except OSError as error:
+        raise _not_settings(path, error.strerror or str(error)) from None
     try:
-        found = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise _not_settings(path, f"not JSON: {error}") from None
+        return text, parsed(text)
+    except ValueError as error:
+        raise _not_settings(path, str(error)) from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The JSON object in a file's text, empty for a blank text.
+
+    Raises:
+        ValueError: it is no JSON object, or a key of an object stands twice. The message says why.
+    """
+    if not text.strip():
+        return {}
+    if text.startswith("\ufeff"):
+        raise ValueError("it begins with a byte order mark")
+    try:
+        found = json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("not JSON: it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise _not_settings(path, "it is not a JSON object")
+        raise ValueError("it is not a JSON object")
     return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for position, (key, _) in enumerate(pairs) if key in dict(pairs[:position]))
+        raise ValueError(f'the key "{twice}" stands twice, and writing the file would lose a value')
+    return found
+
+
+def dumped(text: str, document: dict[str, Any]) -> str:
+    """The document as JSON in the style of the file's former ``text``: indentation, line ends and escapes."""
+    indent = re.search(r"\n([ \t]+)\S", text)
+    one_line = bool(text.strip()) and "\n" not in text.strip() and text.strip() != "{}"
+    compact = one_line and re.search(r"[:,] ", text) is None
+    try:
+        escaped = "\\u" in text and text.isascii()
+        made = json.dumps(
+            document,
+            indent=None if one_line else indent[1] if indent else 2,
+            separators=(",", ":") if compact else None,
+            ensure_ascii=escaped,
+        )
+        made.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
+        made = json.dumps(document, indent=2)
+    end = text[len(text.rstrip()) :] if text.strip() else "\n"
+    return made.replace("\n", "\r\n") + end if "\r\n" in text else made + end
 
 
 def hooks_of(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -192,33 +245,31 @@ def _without(hooks: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(groups, list):
             kept[event] = groups
             continue
-        left = [_group_without_ours(group) for group in groups]
-        if rest := [group for group in left if group is not None]:
+        rest = [left for group in groups for left in _group_without_ours(group)]
+        if rest or not groups:
             kept[event] = rest
     return kept
 
 
-def _group_without_ours(group: Any) -> Any:
+def _group_without_ours(group: Any) -> list[Any]:
+    """The group without the hooks of nexus-tasks, in a list that is empty when nothing of the group is left."""
     if not isinstance(group, dict) or not isinstance(group.get("hooks"), list):
-        return None if _is_ours(group) else group
+        return [] if _is_ours(group) else [group]
     rest = [hook for hook in group["hooks"] if not _is_ours(hook)]
-    return group if len(rest) == len(group["hooks"]) else {**group, "hooks": rest} if rest else None
+    return [group] if len(rest) == len(group["hooks"]) else [{**group, "hooks": rest}] if rest else []
 
 
 def _is_ours(hook: Any) -> bool:
     command = hook.get("command") if isinstance(hook, dict) else None
-    return isinstance(command, str) and "nexus" in command and any(ours in command for ours in _OURS)
+    return isinstance(command, str) and _OURS.search(command) is not None
 
 
-def _write(path: Path, settings: dict[str, Any]) -> bool:
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+def _write(path: Path, text: str, settings: dict[str, Any]) -> bool:
     # ``path`` may be a link, for example into a folder of dotfiles. Write to the link's target, so that the link stays.
     real = path.resolve()
     try:
-        if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
-            return False
         real.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(os.fspath(real), text.encode(), mode=0o666, keep_mode=True)
+        files.write_atomic(os.fspath(real), dumped(text, settings).encode(), mode=0o666, keep_mode=True)
     except OSError as error:
         raise _unwritable(path, error) from None
     return True

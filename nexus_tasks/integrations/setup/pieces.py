@@ -7,7 +7,6 @@ text with a value, and ``drop`` returns the text without the value. All else in 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +61,12 @@ def put(piece: Piece, text: str, value: Any) -> str:
         return _put_toml(piece, text, value)
     document = _json(piece, text)
     if piece.kind == "hooks":
-        return _dumped(text, install.with_ours(_agent(piece), piece.path, document, value))
+        return install.dumped(text, install.with_ours(_agent(piece), piece.path, document, value))
     at = document
     for key in piece.key[:-1]:
         at = at.setdefault(key, {})
     at[piece.key[-1]] = value
-    return _dumped(text, document)
+    return install.dumped(text, document)
 
 
 def drop(piece: Piece, text: str) -> str | None:
@@ -87,7 +86,7 @@ def drop(piece: Piece, text: str) -> str | None:
         for parent, key in reversed(list(zip(parents, piece.key[:-1], strict=False))):
             if not parent[key]:
                 del parent[key]
-    return _dumped(text, document) if document else ""
+    return install.dumped(text, document) if document else ""
 
 
 def _agent(piece: Piece) -> str:
@@ -96,18 +95,9 @@ def _agent(piece: Piece) -> str:
 
 def _json(piece: Piece, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(piece, f"not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise _unreadable(piece, "it is not a JSON object")
-    return found
-
-
-def _dumped(text: str, document: dict[str, Any]) -> str:
-    """The document, indented as ``text`` is."""
-    indented = re.search(r"\n([ \t]+)\S", text)
-    return json.dumps(document, indent=indented[1] if indented else 2, ensure_ascii=False) + "\n"
+        return install.parsed(text)
+    except ValueError as error:
+        raise _unreadable(piece, str(error)) from None
 
 
 def _toml(piece: Piece, text: str) -> dict[str, Any]:
