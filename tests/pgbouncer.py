@@ -57,10 +57,12 @@ def pooled(
     for path in (folder, *folder.iterdir()):
         os.chown(path, owner.pw_uid, owner.pw_gid)
     command = ["pgbouncer", str(folder / "pgbouncer.ini")]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    log = folder / "log"  # a pipe that nobody reads would stop PgBouncer after some hundred connections
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output)
     try:
         eventually(lambda: process.poll() is not None or _answers(port), within=30, why="PgBouncer does not start")
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None, log.read_text()
         if authority is None:
             yield f"{parts.scheme}://{parts.username}@127.0.0.1:{port}{parts.path}"
         else:

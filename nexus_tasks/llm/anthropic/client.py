@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nexus_tasks.errors import Misconfigured
 from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.client_holder import ClientHolder
+from nexus_tasks.llm.deadline import event_hooks
 
 if TYPE_CHECKING:  # importing the SDK costs more than a second
     import anthropic
@@ -57,6 +58,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
             max_retries=0,  # the job's retry policy decides about retries
             # The timeout must not be the SDK's default, because with the default the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
+            http_client=anthropic.DefaultHttpxClient(event_hooks=event_hooks(seconds)),
         )
     except anthropic.AnthropicError as error:
         raise job_error(error) from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nexus_tasks.errors import ConfigurationError, Misconfigured
 from nexus_tasks.llm.client_holder import ClientHolder
+from nexus_tasks.llm.deadline import event_hooks
 from nexus_tasks.llm.openai.errors import REMEDY, job_error
 from nexus_tasks.llm.server_errors import redact
 
@@ -96,6 +97,7 @@ def _build(settings: Settings) -> openai.OpenAI:
     options: dict[str, Any] = {
         "max_retries": 0,  # the job's retry policy decides about retries
         "timeout": openai.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
+        "http_client": openai.DefaultHttpxClient(event_hooks=event_hooks(seconds)),
     }
     try:
         if is_azure(settings):
