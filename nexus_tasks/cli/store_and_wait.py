@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nexus_tasks.cli import words
 from nexus_tasks.cli.backlog import backlog_of
 from nexus_tasks.cli.progress import Meter, explain_interrupt, meter
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import NexusError, NotFound
 from nexus_tasks.types import JobInfo, Receipt
 
 if TYPE_CHECKING:
@@ -82,7 +82,14 @@ def _store(
     total = Receipt(namespaces=(), session_keys=(), messages=0, stored=0, duplicates=0, enqueued=0)
     for number, one in enumerate(conversations):
         meter.at(number, len(conversations), f"session {one.session_key}")
-        stored = nexus.ingest(one.namespace, one.session_key, one.messages, end=end, observe=observe, replace=replace)
+        try:
+            stored = nexus.ingest(
+                one.namespace, one.session_key, one.messages, end=end, observe=observe, replace=replace
+            )
+        except NexusError:
+            if total.stored:
+                meter.warn(f"{words.count(total.stored, 'message')} of earlier sessions stored. {_STORED_SO_FAR}")
+            raise
         total = _sum(total, stored)
     meter.at(len(conversations), len(conversations))
     from nexus_tasks.storage import statistics
