@@ -15,6 +15,8 @@ the messages it was derived from, a reflection the messages of its facts. A dige
 - Identifiers: the share of identifiers (paths, names in code, tickets, versions, hashes) found as the first hit, and
   among the first 10, by kind of question.
 - Nonsense: the lines of a context whose question has no subject in common with any memory.
+- Facts: the share of what people wrote down about the conversation that some stored fact covers, and the share of facts
+  that their messages do not support (see ``quality_facts.py``). They do not depend on the embedder.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
+from benchmarks import quality_facts
 from benchmarks import quality_identifiers as identifiers
 from benchmarks.machine import table
 from benchmarks.retrieval import CATEGORIES, LOCOMO, Bm25, plain, questions, recall, settings
@@ -228,6 +231,15 @@ class Reader:
         told = self.context(namespace, question, 2_000)
         self.figures.add("RealMem context 2,000", len(evidence & told.sessions) / len(evidence))
 
+    def compare_facts(self, corpus: str, namespace: str, points: Sequence[str], names: Sequence[str]) -> None:
+        """Compare the stored facts with what people wrote down."""
+        with self.deployment.database.reading() as tx:
+            facts = quality_facts.stored_facts(tx, namespace)
+        for one in quality_facts.covered(points, facts, names):
+            self.figures.add(f"{corpus} facts: written points covered", one)
+        for one in quality_facts.unsupported(facts):
+            self.figures.add(f"{corpus} facts: unsupported", one)
+
     def ask_identifiers(self, namespace: str) -> None:
         """Ask for each identifier in every way."""
         for kind, question, wanted in identifiers.QUESTIONS:
@@ -302,8 +314,11 @@ def locomo(namespace: str, readers: dict[str, Reader], peers: dict[str, Figures]
         evidence = frozenset(ids[turn] for turn in question.evidence)
         for reader in readers.values():
             reader.ask_locomo(namespace, question.text, kind, evidence)
+    names = sorted({turn.author for turn in turns})
+    points = quality_facts.locomo_points(LOCOMO, namespace.partition(".")[2])
     for reader in readers.values():
         reader.ask_nonsense(namespace)
+        reader.compare_facts("LoCoMo", namespace, points, names)
 
 
 def _ids(namespace: str) -> dict[str, int]:
@@ -345,6 +360,7 @@ def realmem(
     for reader in readers.values():
         reader.embed(f"r.{path.stem}")
         reader.ask_nonsense(f"r.{path.stem}")
+        reader.compare_facts("RealMem", f"r.{path.stem}", quality_facts.realmem_points(path, sessions), ["user"])
 
 
 def find_identifiers(readers: dict[str, Reader]) -> None:
