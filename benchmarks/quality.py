@@ -314,7 +314,7 @@ def locomo(namespace: str, readers: dict[str, Reader], peers: dict[str, Figures]
         evidence = frozenset(ids[turn] for turn in question.evidence)
         for reader in readers.values():
             reader.ask_locomo(namespace, question.text, kind, evidence)
-    names = sorted({turn.author for turn in turns})
+    names = sorted({turn.author or "" for turn in turns})
     points = quality_facts.locomo_points(LOCOMO, namespace.partition(".")[2])
     for reader in readers.values():
         reader.ask_nonsense(namespace)
