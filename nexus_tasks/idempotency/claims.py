@@ -834,8 +834,8 @@ def answering() -> Iterator[None]:
             raise DamagedKey(
                 "A key of the jobs' records in Redis has a wrong type. Another program made it."
             ) from error
-        if takes_no_writes(error):
-            raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
+        if remedy := takes_no_writes(error):
+            raise QueueUnavailable(f"Redis takes no writes: {str(error).rstrip('.')}.", remedy=remedy) from error
         if any(sign in str(error) for sign in _WRONG_VALUE):
             # Redis does not undo what a script has done before the error. A repair corrects the indexes and counters.
             raise DamagedKey(

@@ -127,11 +127,27 @@ def client(
     return watchers.master_for(master_name, connection_pool_class=_WarySentinelPool)
 
 
-def takes_no_writes(error: redis.exceptions.ResponseError) -> bool:
-    """Whether ``error`` says that Redis takes no writes at present, for example because its memory is full."""
-    if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
-        return True
-    # Redis 6 wraps the error of a command inside a script in another text. For the other errors, redis-py has no type.
-    # UNBLOCKED ends a command that waits for a message, when the server becomes a replica.
-    codes = ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS ", "UNBLOCKED ")
-    return any(code in str(error) for code in codes)
+_FULL = "Raise Redis' maxmemory, or move other programs' keys out of this Redis."
+_REPLICA = "Point NEXUS_REDIS_URL at the primary, or at Redis Sentinel."
+# Signs of the errors with which Redis takes no writes at present, and what helps. Redis 6 wraps the error of a command
+# inside a script in another text. UNBLOCKED ends a command that waits for a message when the server becomes a replica.
+_TAKES_NO_WRITES = {
+    "-OOM ": _FULL,
+    "MISCONF ": "Redis cannot save to its disk: free space there, or correct what its log names.",
+    "-READONLY ": _REPLICA,
+    "UNBLOCKED ": _REPLICA,
+    "NOREPLICAS ": "Start Redis' replicas, or lower its min-replicas-to-write.",
+    "BUSY ": "A script keeps Redis busy: wait, or end it with SCRIPT KILL.",
+}
+
+
+def takes_no_writes(error: redis.exceptions.ResponseError) -> str | None:
+    """What helps when ``error`` says that Redis takes no writes at present, for example because its memory is full.
+
+    ``None`` for another error.
+    """
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return _FULL
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return _REPLICA
+    return next((remedy for sign, remedy in _TAKES_NO_WRITES.items() if sign in str(error)), None)

@@ -35,6 +35,11 @@ _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 # (the server lacks a feature, for example the extension pgvector).
 _REFUSING = ("28", "3D", "42501", "0A")
 _REMEDIES = {
+    "25006": "Point NEXUS_DATABASE_URL at the primary; jobs go on by themselves.",
+    "53100": "Free space on the database server's disk; jobs go on by themselves.",
+    "53200": "Give the database server more memory, or lower its work_mem; jobs go on by themselves.",
+    "53300": "Raise the server's max_connections, lower NEXUS_DATABASE_POOL_SIZE, or put PgBouncer between.",
+    "57014": "Raise the statement_timeout of the user in NEXUS_DATABASE_URL, if that user has one.",
     "42501": "Give the user in NEXUS_DATABASE_URL this permission, or name another user.",
     "0A000": "Install pgvector on the database server, or use a server that has it.",
 }
@@ -118,7 +123,7 @@ def _translate(error: DBAPIError) -> Exception:
         # Class 40 (such as a deadlock) and 55P03 (a lock held for too long): the server works, but another transaction
         # was in the way.
         kind = Transient if state.startswith(("40", "55P03")) else StorageUnavailable
-        return kind(f"Postgres: {_first_line(error)}.")
+        return kind(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

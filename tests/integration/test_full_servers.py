@@ -11,13 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.embedded import ServerAddresses
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
 from tests.databases import make_template
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually, sandbox
@@ -91,6 +93,36 @@ def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> Non
             connection.exec_driver_sql(f'ALTER DATABASE "{here.database_name}" RESET default_transaction_read_only')
         here.deployment.database.dispose()
     assert engine.storage.answers()
+
+
+@pytest.mark.parametrize(
+    ("setting", "refusing", "usual", "remedy"),
+    [
+        ("maxmemory", "1", "0", "maxmemory"),
+        ("min-replicas-to-write", "1", "0", "min-replicas-to-write"),
+        ("replicaof", "127.0.0.1 1", "NO ONE", "primary"),
+    ],
+)
+def test_a_redis_that_takes_no_writes_is_told_with_what_helps(
+    own_servers: Path, setting: str, refusing: str, usual: str, remedy: str
+) -> None:
+    with sandbox(embedded.ensure(own_servers)) as here:
+        change: Any = here.redis().replicaof if setting == "replicaof" else partial(here.redis().config_set, setting)
+        change(*refusing.split())
+        try:
+            with pytest.raises(QueueUnavailable, match="takes no writes") as refused:
+                play.delay(name="refused")
+        finally:
+            change(*usual.split())
+        assert remedy in refused.value.remedy
+        assert play.delay(name="taken").id
+
+
+def test_a_statement_that_postgres_ends_is_told_with_what_helps(here: Sandbox) -> None:
+    with pytest.raises(StorageUnavailable) as ended:
+        here.sql("SET LOCAL statement_timeout = 50; SELECT pg_sleep(20)")
+    assert "statement timeout" in str(ended.value)
+    assert "statement_timeout" in ended.value.remedy
 
 
 def records(here: Sandbox) -> int:
