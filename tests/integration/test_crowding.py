@@ -89,6 +89,37 @@ def test_slow_calls_of_a_namespace_keep_no_other_waiting(
         assert STATUS[kind](url, acme).status_code == 200
 
 
+@pytest.mark.parametrize("kind", STATUS)
+@pytest.mark.parametrize("who", ["a namespace", "strangers"])
+def test_checks_of_tokens_keep_no_other_waiting(
+    kind: str, who: str, here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, all checks waited in one line: 512 connections of one token held another tenant for seconds."""
+    held, look_up = threading.Event(), TokenChecker.look_up
+    monkeypatch.setattr(limits, "HTTP_NAMESPACE_REQUESTS", 4)
+    with serving(kind, here) as (port, [acme, other]), ThreadPoolExecutor(42) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        assert [STATUS[kind](url, one).status_code for one in (acme, other)] == [200, 200]
+
+        def slow(self: TokenChecker, given: str) -> Any:
+            assert given == other or held.wait(60)
+            return look_up(self, given)
+
+        monkeypatch.setattr(TokenChecker, "look_up", slow)
+        flood = [acme] * 40 if who == "a namespace" else [acme[:-20] + f"{n:020}" for n in range(40)]
+        calls = [pool.submit(STATUS[kind], url, token) for token in flood]
+        try:
+            if who == "a namespace":
+                eventually(lambda: sum(one.done() for one in calls) == 36, within=30)
+                assert {one.result().status_code for one in calls if one.done()} == {429}
+            assert pool.submit(STATUS[kind], url, other).result(30).status_code == 200
+        finally:
+            held.set()
+        statuses = [one.result(60).status_code for one in calls]
+        assert set(statuses) == ({200, 429} if who == "a namespace" else {401})
+        assert STATUS[kind](url, acme).status_code == 200
+
+
 def test_streams_keep_no_other_call_of_their_namespace_waiting(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_NAMESPACE_STREAMS", turns.AT_ONCE + 1)
     monkeypatch.setattr(limits, "HTTP_NAMESPACE_REQUESTS", turns.AT_ONCE)

@@ -242,7 +242,7 @@ class BodyLimit:
             size += len(read[-1].get("body", b""))
             if size > most:
                 said = f"The body has more than {most:,} bytes. Send less in one call."
-                await _answer_and_drain(problems.problem(413, said, headers={"Connection": "close"}), receive, send)
+                await answer_and_drain(problems.problem(413, said, headers={"Connection": "close"}), receive, send)
                 return
         if await _has_too_many_values([one.get("body", b"") for one in read]):
             said = f"The body has more than {limits.HTTP_BODY_VALUES:,} values. Send less in one call."
@@ -267,7 +267,7 @@ def _marks(body: bytes) -> int:
     return sum(map(body.count, _MARKS))
 
 
-async def _answer_and_drain(answer: Response, receive: Receive, send: Send) -> None:
+async def answer_and_drain(answer: Response, receive: Receive, send: Send) -> None:
     """Send the whole answer, then read on for a while, and only then close the connection.
 
     Most clients read an answer only when they have sent everything. When a server closes a connection with unread

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 
 from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nexus_tasks.errors import ConfigurationError, NexusError
+from nexus_tasks import limits
+from nexus_tasks.errors import ConfigurationError, NexusError, Throttled
 from nexus_tasks.integrations.serving.access import Access, access_of, current
+from nexus_tasks.integrations.serving.connections import answer_and_drain
 from nexus_tasks.integrations.serving.problems import problem
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.storage.audit import OPERATOR, acting
@@ -19,7 +22,9 @@ from nexus_tasks.types import TOKEN_SCOPES
 _ASK = "Ask the operator for a token, and send it as a bearer token in the header Authorization."
 
 
-_CHECKS_AT_ONCE = 8  # tokens that are checked at a time
+_CHECKS_AT_ONCE = 8  # checks of tokens that were valid before
+_FIRST_CHECKS_AT_ONCE = 2  # of other tokens
+_SEEN = 10_000  # tokens that are known to have been valid
 
 
 class TokenRequired:
@@ -27,6 +32,9 @@ class TokenRequired:
 
     A valid token is the operator's token, or a token of a namespace. While Postgres does not answer, tokens of
     namespaces cannot be checked, and their requests get the answer 503.
+
+    Each check is a statement in Postgres. At most ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may wait
+    for theirs; further ones get 429. Tokens that were valid before do not wait for others, which strangers may invent.
 
     Args:
         app: the application behind this one.
@@ -66,9 +74,12 @@ class TokenRequired:
         self.scopes = scopes
         # Threads of their own, so that the checks do not wait for slow requests.
         self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
+        self._first_checks = CapacityLimiter(_FIRST_CHECKS_AT_ONCE)
+        self._seen = dict[int, str]()  # the hash of a token that was valid → its namespace; the last one used is last
+        self._waiting = Counter[int | str]()  # checks under way, of a namespace or of a token that was not seen
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 400, 401 or 503."""
+        """Pass the request on, or answer 400, 401, 429 or 503."""
         if scope["type"] != "http" or not self.guarded(scope["path"]):
             await self.app(scope, receive, send)
             return
@@ -79,6 +90,11 @@ class TokenRequired:
             return
         try:
             access = await self._access(given[0] if given else "")
+        except Throttled as error:
+            # The connection is closed, because it may bring a thousand requests more.
+            headers = {"Retry-After": "1", "Connection": "close"}
+            await answer_and_drain(problem(429, error.message, remedy=error.remedy, headers=headers), receive, send)
+            return
         except NexusError as error:
             busy = problem(503, "The token cannot be checked now.", remedy=error.remedy, headers={"Retry-After": "5"})
             await busy(scope, receive, send)
@@ -105,4 +121,27 @@ class TokenRequired:
         scheme, _, token = header.partition(" ")
         if self.checker is None or scheme.lower() != "bearer" or not token:
             return None
-        return await to_thread.run_sync(access_of, self.checker, token, self.bound, limiter=self._checks)
+        return await self._checked(self.checker, token)
+
+    async def _checked(self, checker: TokenChecker, token: str) -> Access | None:
+        key = hash(token)  # the token itself is kept nowhere
+        of = self._seen.get(key, key)
+        if self._waiting[of] >= limits.HTTP_NAMESPACE_REQUESTS:
+            raise Throttled(
+                f"At most {limits.HTTP_NAMESPACE_REQUESTS} requests of a namespace may be open.",
+                remedy="Try again when one has its answer.",
+            )
+        self._waiting[of] += 1
+        try:
+            limiter = self._checks if key in self._seen else self._first_checks
+            access = await to_thread.run_sync(access_of, checker, token, self.bound, limiter=limiter)
+        finally:
+            self._waiting[of] -= 1
+            if not self._waiting[of]:
+                del self._waiting[of]
+        self._seen.pop(key, None)
+        if access is not None and access.namespace is not None:
+            self._seen[key] = access.namespace
+            if len(self._seen) > _SEEN:
+                del self._seen[next(iter(self._seen))]
+        return access

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nexus_tasks import limits
 from nexus_tasks.integrations.serving.access import current
+from nexus_tasks.integrations.serving.connections import answer_and_drain
 from nexus_tasks.integrations.serving.problems import problem
 
 AT_ONCE = 8  # requests of a namespace that run at a time; the next ones wait
@@ -36,8 +37,9 @@ def keep_until(work: asyncio.Future[Any]) -> None:
 class Turns:
     """ASGI middleware that runs at most 8 requests of a namespace at a time.
 
-    Up to ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may be open. Further ones get the status 429, so
-    that one tenant does not hold all connections either. Requests with the operator's token are not counted.
+    Up to ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may be open. Further ones get the status 429, and
+    their connection is closed, so that one tenant does not hold all connections either. Requests with the operator's
+    token are not counted.
 
     A stream of events is open for minutes and holds no thread while it waits. It gives its turn back when it begins,
     and is no longer counted here. A request whose answer took too long keeps its turn until its thread is free.
@@ -63,8 +65,9 @@ class Turns:
             return
         if self._open[namespace] >= limits.HTTP_NAMESPACE_REQUESTS:
             said = f"At most {limits.HTTP_NAMESPACE_REQUESTS} requests of a namespace may be open."
-            refusal = problem(429, said, remedy="Try again when one has its answer.", headers={"Retry-After": "1"})
-            await refusal(scope, receive, send)
+            headers = {"Retry-After": "1", "Connection": "close"}
+            refusal = problem(429, said, remedy="Try again when one has its answer.", headers=headers)
+            await answer_and_drain(refusal, receive, send)
             return
         turns = self._turns.setdefault(namespace, asyncio.Semaphore(AT_ONCE))
         self._open[namespace] += 1
