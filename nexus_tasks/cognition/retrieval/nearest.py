@@ -27,8 +27,9 @@ def nearest_facts(
         subject=perspective.subject,
         levels=("explicit",),
     )
-    found = {}
+    found, narrow = dict[int, list[int]](), None
     for fact_id, wording in facts.items():
-        near = ranking(tx, embedder, wanted, wording, count + 1, collapsed=False).best
-        found[fact_id] = [one.id for one in near if one.id != fact_id][:count]
+        near = ranking(tx, embedder, wanted, wording, count + 1, collapsed=False, narrow=narrow)
+        found[fact_id] = [one.id for one in near.best if one.id != fact_id][:count]
+        narrow = near.narrow
     return found

@@ -47,6 +47,7 @@ class Ranking:
     best: list[Ranked]
     missing_embeddings: int  # how many memories of the namespace have no vector
     covered: float  # about the part of the question's words, by weight, that one memory has at the most
+    narrow: bool = False  # whether the search scored every memory that passes the filter
 
 
 def search(
@@ -76,6 +77,7 @@ def ranking(
     *,
     collapsed: bool = True,
     pool: int | None = None,
+    narrow: bool | None = None,
 ) -> Ranking:
     """The ids and scores of the best memories.
 
@@ -86,6 +88,8 @@ def ranking(
         pool: the number of candidates to take by words, and again by vectors, in a namespace of more than 5,000
             vectors. ``None`` means ``limit``. Smaller namespaces always take ``limit``. At least :data:`POOL` are
             taken. Neighbours of messages come in addition.
+        narrow: the result's ``narrow`` of a search with the same filter a moment ago. The memories that pass the filter
+            are then not counted, which takes Postgres a sixth of a narrow search.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -95,7 +99,7 @@ def ranking(
     except (JobError, ConfigurationError) as error:
         log.warning("The embedder does not answer, so this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
-    known = read_query_stats(tx, within, question, model)
+    known = read_query_stats(tx, within, question, model, narrow=narrow)
     if not any(map(_means_something, question)):
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
     way: VectorScan = "narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all"
@@ -118,7 +122,9 @@ def ranking(
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
     best = collapse(ranked, found, limit) if collapsed else ranked
-    return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
+    return Ranking(
+        best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known), narrow=known.narrow
+    )
 
 
 def _means_something(character: str) -> bool:

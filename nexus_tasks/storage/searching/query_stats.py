@@ -62,14 +62,16 @@ class QueryStats:
         return max(self.memories - self.vectors, 0)
 
 
-def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -> QueryStats:
+def read_query_stats(
+    tx: Transaction, scope: Scope, question: str, model: str, *, narrow: bool | None = None
+) -> QueryStats:
     """Count the memories that contain each word of ``question``, and read the namespace's totals.
 
     The words are stems of the namespace's language, or of the question's where the namespace names none. Stop words are
-    left out.
+    left out. With ``narrow`` the caller knows whether few memories pass the filter, and they are not counted.
     """
     memories, length, vectors, members, words, named = tx.execute(
-        _statement(scope.both if scope.narrow else None),
+        _statement(scope.both if scope.narrow and narrow is None else None),
         {**scope.values, "question": question, "model": model, "names": possible_names(question)},
     ).one()
     return QueryStats(
@@ -77,7 +79,7 @@ def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -
         memories=int(memories),
         mean_length=float(length) / max(int(memories), 1),
         vectors=int(vectors),
-        narrow=scope.narrow and members <= NARROW,
+        narrow=scope.narrow and members <= NARROW if narrow is None else narrow,
         named=tuple(named or ()),
     )
 
