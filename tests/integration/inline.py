@@ -6,8 +6,11 @@ Tests of what a job does, and of what becomes of it, need no second process; tho
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from sqlalchemy import event
 
 from nexus_tasks import Nexus, config
 from nexus_tasks.cognition.job_context import JobContext
@@ -159,3 +162,18 @@ def job_context(namespace: str = NAMESPACE) -> JobContext:
         still_mine=lambda: None,
         record=lambda _tx, _outcome: None,
     )
+
+
+@contextmanager
+def statements(here: Sandbox) -> Iterator[list[str]]:
+    """The statements inside the block, without BEGIN and COMMIT."""
+    found, database = list[str](), here.deployment.database.engine
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        found.append(statement)
+
+    event.listen(database, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(database, "before_cursor_execute", note)

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from sqlalchemy import event
-
 from nexus_tasks import Message, Nexus
+from tests.integration.inline import statements
 from tests.sandbox import Sandbox
-
-
-@contextmanager
-def statements(here: Sandbox) -> Iterator[list[str]]:
-    """The statements inside the block, without BEGIN and COMMIT."""
-    found, engine = list[str](), here.deployment.database.engine
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        found.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield found
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_call_takes_four_statements_however_many_messages_it_has(here: Sandbox) -> None:

@@ -13,7 +13,8 @@ from nexus_tasks.cognition import reflect
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import JobFailed
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, work
+from nexus_tasks.storage.searching.query_stats import NARROW
+from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, statements, work
 from tests.integration.reflecting import again, day, insight, judge, know, made, read, relation, run, too_much
 from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn
@@ -321,6 +322,13 @@ def test_a_reflection_that_gave_up_is_not_asked_for_again(here: Sandbox, standin
 
 
 # --- the namespace ----------------------------------------------------------------------------------------------------
+def test_the_facts_of_a_perspective_are_counted_once_for_all_its_new_facts(here: Sandbox) -> None:
+    know("I own a red kayak.", "I sold the red kayak.", "I own a blue canoe.", "I live in Oslo.")
+    with statements(here) as found:
+        run()
+    assert sum(f"LIMIT {NARROW + 1}" in statement for statement in found) == 1
+
+
 def test_a_namespace_reflects_on_every_perspective_that_has_something_new(here: Sandbox) -> None:
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     say("I like tea.", {"content": "I like coffee.", "author": "bob"})
