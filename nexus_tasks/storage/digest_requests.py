@@ -17,7 +17,10 @@ from nexus_tasks.storage.newest import newest
 from nexus_tasks.types import as_stored
 
 _ADD = text(
-    "INSERT INTO digest_requests (namespace_id, session_id, reason) VALUES (:namespace_id, :session_id, :reason)"
+    """
+    INSERT INTO digest_requests (namespace_id, session_id, reason)
+    SELECT namespace_id, id, :reason FROM sessions WHERE namespace_id = :namespace_id AND id = :session_id FOR KEY SHARE
+    """
 )
 _ADD_ONCE = text(
     """
@@ -36,7 +39,10 @@ def _row(session: SessionRow, reason: str) -> dict[str, object]:
 
 
 def add(tx: Transaction, session: SessionRow, reason: str) -> None:
-    """Request a digest of a session. ``reason``, for example ``session_end``, is stored in the request."""
+    """Request a digest of a session. ``reason``, for example ``session_end``, is stored in the request.
+
+    Nothing is requested when the session was erased since ``session`` was read.
+    """
     tx.execute(_ADD, _row(session, reason))
 
 

@@ -46,6 +46,7 @@ def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
     """Sessions with messages that no digest covers, oldest first.
 
     A session whose digest job gave up is left out until a message arrives that is newer than the request of that job.
+    No session of the list can be erased until the transaction ends.
     """
     newest = select(func.max(Memory.created_at)).where(Memory.session_id == SessionRow.id, Memory.level == "raw")
     gave_up = (
@@ -61,6 +62,7 @@ def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
         select(SessionRow.id, SessionRow.session_key)
         .where(SessionRow.namespace_id == namespace_id, SessionRow.last_seq > SessionRow.digest_end_seq, ~gave_up)
         .order_by(SessionRow.id)
+        .with_for_update(read=True, key_share=True, of=SessionRow)
     )
     return [DueSession(session_id=session_id, session_key=key) for session_id, key in tx.execute(query)]
 

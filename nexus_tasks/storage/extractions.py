@@ -53,7 +53,9 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
         known_only: change nothing when no extraction of the session was ever requested.
     """
     if not known_only:
-        made = upsert(Extraction).values(namespace_id=session.namespace_id, session_id=session.id)
+        there = select(SessionRow.namespace_id, SessionRow.id).where(SessionRow.id == session.id)
+        there = there.with_for_update(read=True, key_share=True)  # or the session was erased meanwhile
+        made = upsert(Extraction).from_select(["namespace_id", "session_id"], there, include_defaults=False)
         tx.execute(made.on_conflict_do_nothing())
     noted = tx.execute(_WANT, {"session_id": session.id})
     return noted.first() is not None

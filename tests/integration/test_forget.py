@@ -7,25 +7,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.storage.erasure import targets
 from nexus_tasks.storage.erasure.vacuum import WORDLESS
-from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.models import Base, SessionRow
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
 from tests import commandline
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
 from tests.integration.jobkinds import BODIES, play_kept
 from tests.integration.jobkinds import work as work_kinds
-from tests.sandbox import Sandbox, engine
+from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import Call, StandIn, faults
 
 SECRET = "zanzibarium"  # a word that nothing else says
@@ -538,3 +541,25 @@ def test_no_context_file_names_an_erased_session(here: Sandbox) -> None:
     assert [key for _, key in context_file.sessions_asked_for(home)] == ["beta-key"]
     Nexus().forget("acme", everything=True)
     assert context_file.sessions_asked_for(home) == {}
+
+
+@pytest.mark.parametrize("ask", ["digest", "extract", "dream"])
+def test_work_that_is_asked_for_while_its_session_is_erased_is_no_error(here: Sandbox, ask: str) -> None:
+    """Before, the caller got the raw error of a foreign key."""
+    say("I live in Porto.")
+    nexus, blocked = Nexus(here.deployment), "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as pool:
+        with here.deployment.database.transaction() as tx:
+            [session] = tx.scalars(select(SessionRow)).all()
+            targets.lock_session(tx, session.id)
+            tx.execute(text("DELETE FROM derivations"))
+            tx.execute(text("DELETE FROM memories"))
+            tx.execute(text("DELETE FROM sessions"))
+            args = [NAMESPACE] if ask == "dream" else [NAMESPACE, session.session_key]
+            asked = pool.submit(getattr(nexus, ask), *args)
+            eventually(lambda: asked.done() or here.sql(blocked))
+            assert not asked.done()
+        asked.result(60)
+    work()
+    for table in ("digest_requests", "extractions", "dead_letters"):
+        assert here.sql(f"SELECT count(*) FROM {table}") == [(0,)], table
