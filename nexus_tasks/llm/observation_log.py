@@ -129,15 +129,17 @@ def without_least_important(log: str, tokens: int) -> str:
     priority ``high`` stay, so the result may be longer than ``tokens``.
     """
     days = parse_days(log)
-    notes = [(note.priority, day, note) for day in days for note in day.notes]
-    room, length = 4 * tokens, len(log)
+    notes = [(note.priority, note) for day in days for note in day.notes]
+    room, length, left_out = 4 * tokens, len(log), set[int]()
     for priority in ("low", "medium"):
-        for found, day, note in notes:
+        for found, note in notes:
             if length <= room:
                 break
             if found == priority:
-                day.notes.remove(note)
+                left_out.add(id(note))
                 length -= len(line_of(note)) + 1
+    for day in days:
+        day.notes[:] = [note for note in day.notes if id(note) not in left_out]
     return format_days(days)
 
 
