@@ -10,7 +10,7 @@ import pytest
 from benchmarks import quality_identifiers as identifiers
 from nexus_tasks import Message, Nexus
 from nexus_tasks.storage import schema
-from nexus_tasks.storage.searching.identifiers import having, identifiers_of
+from nexus_tasks.storage.searching.identifiers import MOST_HAVING, having, identifiers_of
 from tests.integration.inline import say, work
 from tests.sandbox import Sandbox
 
@@ -81,6 +81,14 @@ def test_an_identifier_is_looked_for_in_the_beginning_of_a_long_message(here: Sa
     ids = [one for (one,) in here.sql("SELECT id FROM memories WHERE level = 'raw' ORDER BY id")]
     with here.deployment.database.reading() as tx:
         assert having(tx, ids, identifiers_of("session-pool")) == {ids[1]}
+
+
+def test_an_identifier_that_many_memories_have_is_a_common_word(here: Sandbox) -> None:
+    say(*[f"We met {n} friends on WhatsApp." for n in range(MOST_HAVING + 1)])
+    ids = [one for (one,) in here.sql("SELECT id FROM memories WHERE level = 'raw' ORDER BY id")]
+    with here.deployment.database.reading() as tx:
+        assert having(tx, ids, ["whatsapp"]) == frozenset()
+        assert having(tx, ids[1:], ["whatsapp"]) == set(ids[1:])
 
 
 @pytest.mark.usefixtures("here")

@@ -16,6 +16,8 @@ from nexus_tasks.storage.searching.identifiers import MOST, identifiers_of
         ("What did Ann say on 2024-05-03 at 10:30?", []),
         ("e.g. the U.S. or 3.5 km", []),
         ("Where does Ann live?", []),
+        ("session-pool", ["sessionpool"]),
+        ("I need a follow-up and/or a 20-minute call, step-by-step.", []),
         ("", []),
     ],
 )
