@@ -200,10 +200,11 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for position, (key, _) in enumerate(pairs) if key in dict(pairs[:position]))
-        raise ValueError(f'the key "{twice}" stands twice, and writing the file would lose a value')
+    found = dict[str, Any]()
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f'the key "{key}" stands twice, and writing the file would lose a value')
+        found[key] = value
     return found
 
 
