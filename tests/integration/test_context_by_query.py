@@ -155,6 +155,26 @@ def test_a_long_message_with_the_word_is_above_the_floor() -> None:
     assert "walrus" in context("walrus", max_tokens=100_000).text
 
 
+@pytest.mark.usefixtures("here")
+def test_a_word_said_often_is_still_one_word_of_five() -> None:
+    """Before, a memory that says one word ten times brought lines that have none of the words."""
+    say(" ".join(["The lattice was painted, and then the lattice fell."] * 5), observers=[])
+    say(*(f"House number {n} is mine." for n in range(FEW)), observers=[])
+    assert context("quantum chromodynamics lattice gauge").text == ""
+    assert "lattice" in context("Who painted the lattice?").text
+
+
+@pytest.mark.usefixtures("here")
+def test_a_long_question_is_measured_by_its_heaviest_words() -> None:
+    """No memory has all words of a long question."""
+    say("The walrus sleeps on the jetty.", *(f"House number {n} is mine." for n in range(FEW)), observers=[])
+    long = (
+        "Yesterday my cousin phoned about tickets, trains, luggage, breakfast and parking near Bergen harbour."
+        " Where does the walrus sleep, on which jetty?"
+    )
+    assert "walrus" in context(long).text
+
+
 # --- only what an observer heard --------------------------------------------------------------------------------------
 @pytest.fixture
 def two_rooms(here: Sandbox) -> Sandbox:

@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from nexus_tasks.storage.searching.candidates import K1, B, WeightedWord
+from nexus_tasks.storage.searching.candidates import WeightedWord
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
 # A posting is a pair of a word and a memory with the word. All words that find memories have at most this many postings
 # together, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
-WORDS_PER_TOKEN = 0.4  # words without stop words, in talk
+ENOUGH = 6  # words of a long question, by which a memory is measured (see ``FLOOR`` in ``context/by_query.py``)
 
 
 def weigh_words(opening: QueryStats) -> list[WeightedWord]:
@@ -48,14 +45,12 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
 
 
 def weight_of_all(opening: QueryStats) -> float:
-    """The weight of all words of the question, also of the words that no memory has."""
-    return sum(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
+    """The weight of all words of the question, also of the words that no memory has.
 
-
-def score_of_one(tokens: npt.NDArray[np.float64], opening: QueryStats) -> npt.NDArray[np.float64]:
-    """What a word of weight 1 adds to the scores of memories of so many tokens that have the word once."""
-    length = WORDS_PER_TOKEN * tokens / max(opening.mean_length, 1.0)
-    return (K1 + 1) / (1 + K1 * (1 - B + B * length))
+    Of a long question only the :data:`ENOUGH` heaviest words count, because no memory has all of its words.
+    """
+    weights = sorted(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
+    return sum(weights[-ENOUGH:])
 
 
 def _without_names(words: Sequence[Word]) -> Sequence[Word]:

@@ -11,7 +11,7 @@ from unicodedata import category
 import numpy as np
 
 from nexus_tasks import limits
-from nexus_tasks.cognition.retrieval.bm25_word_weights import score_of_one, weigh_words, weight_of_all
+from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words, weight_of_all
 from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
@@ -46,7 +46,7 @@ class Ranking:
 
     best: list[Ranked]
     missing_embeddings: int  # how many memories of the namespace have no vector
-    covered: float  # about the part of the question's words, by weight, that one memory has at the most
+    covered: float  # the part of the question's words, by weight, that one memory has at the most
     narrow: bool = False  # whether the search scored every memory that passes the filter
 
 
@@ -135,9 +135,7 @@ def _means_something(character: str) -> bool:
 def _covered(found: Sequence[Candidate], known: QueryStats) -> float:
     if known.memories < FEW and any(one.words > 0 for one in found):
         return 1.0  # among few memories a word's rarity says little
-    fitting = np.array([(one.words, one.tokens) for one in found if one.fits and one.words > 0]).reshape(-1, 2)
-    said = float((fitting[:, 0] / score_of_one(fitting[:, 1], known)).max(initial=0.0))
-    return said / max(weight_of_all(known), 1e-9)
+    return max((one.has for one in found if one.fits), default=0.0) / max(weight_of_all(known), 1e-9)
 
 
 def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:

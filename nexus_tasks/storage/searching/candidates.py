@@ -71,6 +71,7 @@ class Candidate(NamedTuple):
     event_from: float | None = None  # the time of which a fact speaks, from here to ``event_to``
     event_to: float | None = None
     sources: Sequence[int] = ()  # the messages that a fact was derived from; empty for other memories
+    has: float = 0.0  # the sum of the weights of the question's words that the memory has, however often it has them
 
 
 def find_candidates(
@@ -106,11 +107,12 @@ def find_candidates(
         {
             **scope.values,
             "finding": [word.key for word in finding],
-            "finding_weights": [word.weight * (K1 + 1) for word in finding],
+            "finding_weights": [word.weight for word in finding],
             "scoring": [word.key for word in scoring],
-            "scoring_weights": [word.weight * (K1 + 1) for word in scoring],
+            "scoring_weights": [word.weight for word in scoring],
             "saturation": K1 * (1 - B),
             "per_word": K1 * B / max(mean_length, 1.0),
+            "most": K1 + 1,
             "vector": as_text(vector),
         },
     )
@@ -121,7 +123,7 @@ def find_candidates(
 # Constants are cast to float8. Without the cast Postgres takes them for the type numeric, which is ten times slower.
 # What does not depend on the posting is computed by Python, once: a common word has 5,000 postings.
 _BM25 = (
-    "sum(asked.weight * p.frequency"
+    "sum(asked.weight * CAST(:most AS float8) * p.frequency"
     " / (p.frequency + CAST(:saturation AS float8) + CAST(:per_word AS float8) * p.length))"
 )
 _SECONDS = "date_part('epoch', {0})"
@@ -185,7 +187,7 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
         ),
         every AS MATERIALIZED (SELECT array_agg(memory_id ORDER BY memory_id) AS ids FROM around),
         more AS MATERIALIZED (
-            SELECT p.memory_id, {_BM25} AS score
+            SELECT p.memory_id, {_BM25} AS score, sum(asked.weight) AS has
             FROM {_SCORING}
             CROSS JOIN LATERAL (
                 SELECT memory_id, frequency, length FROM postings
@@ -205,7 +207,8 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
                cosines.cosine, {_SECONDS.format("m.occurred_at")}, m.confidence,
                {_SECONDS.format("coalesce(m.last_validated_at, m.created_at)")},
                m.author, m.tokens, m.level, m.content_key,
-               {_SECONDS.format("m.event_from")}, {_SECONDS.format("m.event_to")}, coalesce(told.sources, '{{}}')
+               {_SECONDS.format("m.event_from")}, {_SECONDS.format("m.event_to")}, coalesce(told.sources, '{{}}'),
+               {"coalesce(more.has, 0)" if narrow else "coalesce(scored.has, 0) + coalesce(more.has, 0)"}
         FROM (SELECT * FROM memories WHERE {_AMONG.format("id")} OFFSET 0) AS m
         {"" if narrow else "LEFT JOIN scored ON scored.memory_id = m.id"}
         LEFT JOIN more ON more.memory_id = m.id
@@ -235,7 +238,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
     )
     return f"""
         scored AS MATERIALIZED (
-            SELECT p.memory_id, {_BM25} AS score
+            SELECT p.memory_id, {_BM25} AS score, sum(asked.weight) AS has
             FROM {_FINDING}
             CROSS JOIN LATERAL (
                 SELECT memory_id, frequency, length FROM postings
