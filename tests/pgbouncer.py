@@ -57,7 +57,8 @@ def pooled(
     for path in (folder, *folder.iterdir()):
         os.chown(path, owner.pw_uid, owner.pw_gid)
     command = ["pgbouncer", str(folder / "pgbouncer.ini")]
-    log = folder / "log"  # a pipe that nobody reads would stop PgBouncer after some hundred connections
+    # A file and not a pipe: no test reads the log, and PgBouncer would stand still when a pipe has 65,536 bytes.
+    log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output)
     try:

@@ -25,7 +25,7 @@ PING = b"event: ping\ndata: {}\n\n"
 
 @contextmanager
 def dripping(kind: bytes, part: bytes) -> Iterator[str]:
-    """The address of a server whose reply is one small part after the other."""
+    """The address of a server that sends ``part`` every 0.1 s for 10 s, so that no gap is long and the reply is."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

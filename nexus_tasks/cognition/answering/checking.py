@@ -15,7 +15,8 @@ from nexus_tasks.types import AnswerSentence, clean_text
 
 # A model's answer is untrusted, so these bounds limit its length. They are chosen by hand, not measured.
 LONGEST_SENTENCE, MOST_SENTENCES, MOST_CITATIONS = 1_000, 20, 10
-LONGEST_STREAMED = 50_000  # characters of an answer whose sentences are told while it arrives
+# A caller hears the sentences in an answer's first 50,000 characters one by one, and all others at the answer's end.
+LONGEST_STREAMED = 50_000
 
 
 @dataclass(kw_only=True)

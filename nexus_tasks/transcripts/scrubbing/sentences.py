@@ -18,9 +18,10 @@ _KEYS_ABROAD = (
     "密钥", "密鑰", "令牌", "키", "토큰", "anahtar", "nyckel",
 )  # fmt: skip
 _PAIRS_ABROAD = ("zugangsdaten", "identifiants", "credenciales", "credenziali", "credenciais")
+_VERBS_ABROAD = (" es ", "est ", " é ", " è ", " to ", " är ", " ist ", " lautet ")  # "is" in other languages
 # The beginnings of the words that tell of a password.
 _STARTS = Words((
-    "pass", "pwd", "pw:", "pw ", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed",
+    "pass", "pwd", "pin ", "pin:", "cred", "login", "log in", "sign in", "mnemonic", "seed",
     "recovery", "backup", "wallet", "secret", "api", "access", "auth", "private", "license", "token", "bot ", "admin ",
     "client ", "shared ", "signing ", "master ", "encryption ", "webhook ", "service ", "session ", "refresh ",
     "deploy", "pw", *_KEYS_ABROAD, *_PAIRS_ABROAD,
@@ -82,7 +83,7 @@ _KEY = (
     r"(?:api|access|auth|private|license|bot|admin|signing|master|encryption|service|svc|refresh|deploy|webhook|session)"
     r"[ _-]?(?:token|key))"
 )
-_key_name = lazy(rf"{_KEY}\b", re.IGNORECASE)
+_KEY_NAME = lazy(rf"{_KEY}\b", re.IGNORECASE)
 
 
 @cache
@@ -233,7 +234,7 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
     key = _told_key_abroad().match(text, at) if _may_be_abroad(text[at : at + 60]) else None
     if key and _is_generated(_bare(key["value"])):
         return _span(key, "secret")
-    if _key_name().match(text, at) and (found := _before_its_name(text, at, earliest, "secret", _is_generated)):
+    if _KEY_NAME().match(text, at) and (found := _before_its_name(text, at, earliest, "secret", _is_generated)):
         return found
     pair = _pair().match(text, at)
     group = "with" if pair and pair["with"] else "value"
@@ -248,9 +249,6 @@ def _may_be_abroad(text: str) -> bool:
     return small.startswith(_KEYS_ABROAD) or (
         small.startswith(("token", "secret")) and any(verb in small for verb in _VERBS_ABROAD)
     )
-
-
-_VERBS_ABROAD = (" es ", "est ", " é ", " è ", " to ", " är ", " ist ", " lautet ")
 
 
 def _before_its_name(
