@@ -76,6 +76,7 @@ HARMLESS = [
     'setToken("token-from-env")',
     "password = None if anonymous else getpass('Password: ')",
     "The primary key is 4711, the sort key is created_at.",
+    "First we try to read the username/password from $HOME/.pypirc,",
     "He ate salt and pepper chips: crisps.",
 ]
 

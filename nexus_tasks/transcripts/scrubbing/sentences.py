@@ -336,7 +336,7 @@ def looks_like_a_password(value: str) -> bool:
     if (
         len(value) < 5
         or MARK in value
-        or value.startswith(("${", "$(", "<", "{", "[", "(", "/", "http", "#", "--", "~", "%("))
+        or value.startswith(("${", "$(", "<", "{", "[", "(", "/", "http", "#", "--", "~", "%(", "$HOME/", "%s:"))
     ):
         return False
     value = value.rstrip("=")
