@@ -112,6 +112,29 @@ def test_a_sentence_said_twice_in_a_line_is_one_fact() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        ("Thanks for the lamp, Bob! It stands on my desk.", ["Thanks for the lamp, Bob! It stands on my desk."]),
+        ("That old boat! And they're selling it to my aunt.", ["That old boat! And they're selling it to my aunt."]),
+        ("I bought a boat. It is moored in Porto.", ["I bought a boat.", "It is moored in Porto."]),
+        ("Is the boat old? It is moored in Porto.", ["It is moored in Porto."]),
+        ("Wow, thanks! It is moored in Porto.", ["It is moored in Porto."]),
+        ("That old boat! Its-fast is moored in Porto.", ["Its-fast is moored in Porto."]),
+        ("Boat " * 60 + "! It is moored in Porto.", ["It is moored in Porto."]),  # too long for one fact
+    ],
+)
+def test_a_statement_takes_along_what_its_first_word_means(said: str, facts: list[str]) -> None:
+    assert contents(said) == facts
+
+
+def test_a_remark_that_says_much_is_a_statement() -> None:
+    told = "It's a quiet way to rest between two shifts at the harbour."
+    assert contents(told) == [told]
+    assert contents("It's a quiet way to rest.") == []
+    assert contents("It's a quiet way for you to rest between two shifts at the harbour.") == []
+
+
+@pytest.mark.parametrize(
     ("sentence", "category"),
     [
         ("I prefer tea over coffee.", "preference"),

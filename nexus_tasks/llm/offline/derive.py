@@ -1,4 +1,8 @@
-"""The offline derivation: each sentence that states something becomes a fact, word for word."""
+"""The offline derivation: each sentence that states something becomes a fact, word for word.
+
+A sentence that begins with a word such as "it" or "they" is hardly understood alone. It takes the sentence before it
+along, unless that sentence is a fact itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterator
 
 from nexus_tasks.event_time import Span, describe, event_time, zone
 from nexus_tasks.llm.answers import Category, DeriveMaterial, Observation, Observations, PromptLine
-from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
+from nexus_tasks.llm.offline.statements import is_statement, is_vague, points_back, spoken, strength
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
 
 # These numbers are chosen by hand, not measured.
@@ -59,16 +63,27 @@ def _of_line(line: PromptLine) -> Iterator[Observation]:
     """The facts of one line. They do not depend on other lines, so any division into batches gives the same facts."""
     if line.role not in ("user", "assistant"):
         return
-    pieces = spoken(line.content)
     seen: set[str] = set()
-    for sentence in pieces:
-        if is_statement(sentence, alone=len(pieces) == 1) and fold(sentence) not in seen:
-            seen.add(fold(sentence))
-            yield _observation(sentence, line)
+    for passage in _passages(spoken(line.content)):
+        if fold(passage) not in seen:
+            seen.add(fold(passage))
+            yield _observation(passage, line)
 
 
-def _observation(sentence: str, line: PromptLine) -> Observation:
-    content = shorten(sentence, MAX_CONTENT)
+def _passages(sentences: list[str]) -> Iterator[str]:
+    """The statements, each with what it points back to."""
+    before = ""  # the sentence before, if that is no fact
+    for sentence in sentences:
+        if not is_statement(sentence, alone=len(sentences) == 1):
+            before = sentence
+            continue
+        joined = f"{before} {sentence}"
+        yield joined if points_back(sentence, before) and len(joined) <= MAX_CONTENT else sentence
+        before = ""
+
+
+def _observation(passage: str, line: PromptLine) -> Observation:
+    content = shorten(passage, MAX_CONTENT)
     return Observation(
         subject=line.author,
         content=content,

@@ -58,7 +58,7 @@ _REACTION = _rule(
     r"i(?:['’]ll| will) (?:\w+ )?(?:let you|keep (?:you|that|it)|check (?:it|that|them) out|give (?:it|that))\b",
 )
 # Matches remarks such as "That's so sweet" and "It was great". A remark is a reaction unless the remark has a name, a
-# number or a date.
+# number or a date, or says much.
 _REMARK = _rule(r"(?:that|this|it)(?:['’]s| is| was| must| sounds?| looks?| seems?| would| will| makes?)\b")
 
 # --- the person that a sentence is about ------------------------------------------------------------------------------
@@ -79,6 +79,12 @@ _ELLIPSIS = _rule(
 )
 # A third-person sentence without a name, number or date is a statement only when it begins with one of these words.
 _DEFINITE_SUBJECT = _rule(r"(?:he|she|they|the|these|those|one of)\b")
+# Matches a beginning whose meaning stands in the sentence before: "And it's …", "They were …", "This means …".
+_POINTER = _rule(
+    r"(?:(?:and|but|so|also|then|plus|because|yeah|well|yes|oh)[, ]+){0,3}"
+    r"(?:(?-i:[Ii]ts?)|he|she|they|that|this|these|those|his|her|their|one of (?:them|these|those))"
+    r"(?:['’](?:s|ll|d|re|ve))?(?=[\s,])"
+)
 # Matches a question that also states something: "I went hiking last week, have you tried it?"
 _STATEMENT_AND_QUESTION = _rule(
     r"(?:i|we|my|our|just|been|got|had|went)\b.{12,}?[,;–—-]\s*(?:and |but |so )?"
@@ -123,6 +129,7 @@ _VAGUE = frozenset(
 
 # Thai, Lao, Myanmar and Khmer have no spaces between words. The rules above count words, so they cannot read them.
 _UNSPACED = re.compile("[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]")
+REMARK_WORDS = 4  # the fewest meaningful words of a remark that says much: with 3, LoCoMo gives 6 % more facts
 UNSPACED_LETTERS = 12  # the fewest letters of a statement in these scripts, about three words (chosen by hand)
 # Thai greetings and thanks, and the words of Thai questions.
 _UNSPACED_TALK = _rule("^(?:สวัสดี|หวัดดี|ขอบคุณ|ขอบใจ|ขอโทษ|ยินดี|โอเค|ใช่|ไม่เป็นไร|ราตรีสวัสดิ์|ลาก่อน)")
@@ -154,8 +161,10 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
         return False
     specific = bool(_SPECIFIC.search(core) or _NAME.search(core))
-    if _REACTION.match(core) or (_REMARK.match(core) and not specific):
+    if _REACTION.match(core):
         return False
+    if _REMARK.match(core) and not specific:
+        return _meaningful(core) >= REMARK_WORDS and not _SECOND_PERSON.search(core)
     return _says_enough(core, specific, alone)
 
 
@@ -167,8 +176,7 @@ def _unspaced_says_enough(head: str) -> bool:
 
 
 def _says_enough(core: str, specific: bool, alone: bool) -> bool:
-    content = content_words(core)
-    meaningful = len({word for word in content if word not in _VAGUE})
+    content, meaningful = content_words(core), _meaningful(core)
     if _IDENTITY.match(core):
         return meaningful >= 1
     if _FIRST_PERSON.search(core) or _ELLIPSIS.match(core):
@@ -178,6 +186,19 @@ def _says_enough(core: str, specific: bool, alone: bool) -> bool:
     if specific or alone:
         return meaningful >= 2 and (len(content) > 2 or bool(_STATES.search(core)))
     return bool(_DEFINITE_SUBJECT.match(core)) and meaningful >= 3
+
+
+def _meaningful(text: str) -> int:
+    """The number of different words that are neither stop words nor vague."""
+    return len({word for word in content_words(text) if word not in _VAGUE})
+
+
+def points_back(sentence: str, before: str) -> bool:
+    """Whether ``sentence`` begins with a word such as "it" or "they" that may mean something in ``before``.
+
+    A question, and a sentence of vague words alone such as "Thanks!", is nothing to point back to.
+    """
+    return bool(_POINTER.match(sentence)) and "?" not in before[-4:] and _meaningful(before[-LONGEST:]) > 0
 
 
 def is_vague(word: str) -> bool:
