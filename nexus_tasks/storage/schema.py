@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
 _MIGRATIONS = Path(__file__).with_name("migrations")
+_TURN_SECONDS = 0.2  # between two looks whether another process still migrates
 _LOCK_MS = 5_000  # a migration waits so long for the lock of a table
 _TRY_SECONDS = 600.0  # and tries again for so long
 
@@ -64,10 +67,7 @@ def downgrade(url: str, revision: str) -> None:
 def _run(url: str, revision: str, *, up: bool) -> None:
     engine = make_engine(url, poolclass=NullPool)
     try:
-        # The lock is held by a transaction of its own, because a session's lock would outlive this process in a pooler.
-        with translated(), engine.begin() as guard:
-            guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-            guard.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        with translated(), _turn(engine):
             _migrate(engine, config(url), revision, up=up)
             if up and revision == "head":
                 with engine.begin() as connection:
@@ -75,6 +75,22 @@ def _run(url: str, revision: str, *, up: bool) -> None:
                         log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[None]:
+    """Wait until no other process migrates, and keep others waiting.
+
+    The lock is held by a transaction of its own, because a session's lock would outlive this process in a pooler. No
+    transaction waits for the lock: an index that is built concurrently would wait for that transaction.
+    """
+    with engine.connect() as guard:
+        while not guard.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK}):
+            guard.rollback()
+            time.sleep(_TURN_SECONDS)
+        # The last statement must be one that needs no snapshot, because an index would wait for the snapshot too.
+        guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        yield
 
 
 def _migrate(engine: Engine, settings: Config, revision: str, *, up: bool) -> None:

@@ -1,13 +1,14 @@
 """What an upgrade of the schema will do: each missing migration, the tables that it locks, and for how long.
 
-A migration that locks a table for longer than a moment says so itself, in its constants:
+A migration that takes longer than a moment says so itself, in its constants:
 
     LOCKS = {"memories": "readers and writers"}      # table → whose statements wait while it is locked
     REWRITES = ("memories",)                         # the tables of which every row is written anew
-    SECONDS_PER_MILLION_MEMORIES = 238               # measured; how long the locks last
+    SECONDS_PER_MILLION_MEMORIES = 22                # measured; how long it takes
     OLD_WORKERS = False                              # whether workers of the release before may run afterwards
 
-Without them the migration locks its tables for a moment only, and workers of the release before may run.
+Without ``LOCKS`` the migration locks its tables for a moment only: see ``migrations/online.py``. Without
+``OLD_WORKERS`` workers of the release before may run.
 """
 
 from __future__ import annotations
@@ -82,13 +83,14 @@ def plan(url: str) -> UpgradePlan:
 def _step(script: Script, memories: int) -> MigrationStep:
     module = script.module
     seconds = getattr(module, "SECONDS_PER_MILLION_MEMORIES", 0) * memories / 1e6
+    locks = dict(getattr(module, "LOCKS", {}))
     return MigrationStep(
         revision=script.revision,
         says=" ".join((module.__doc__ or "").split("\n\n")[0].split()),
-        locks=dict(getattr(module, "LOCKS", {})),
+        locks=locks,
         rewrites=tuple(getattr(module, "REWRITES", ())),
         seconds=round(seconds, 1),
-        old_workers=getattr(module, "OLD_WORKERS", True) and seconds <= _SHORT_SECONDS,
+        old_workers=getattr(module, "OLD_WORKERS", True) and (not locks or seconds <= _SHORT_SECONDS),
     )
 
 

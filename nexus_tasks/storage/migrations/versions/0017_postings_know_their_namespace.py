@@ -1,20 +1,21 @@
 """Store the namespace of each posting, so that row-level security covers postings.
 
-The number has 4 bytes, so that an entry of the index stays as large as before (32 bytes).
+The number has 4 bytes, so that an entry of the index stays as large as before (32 bytes). Others read and write
+meanwhile.
 """
 
 from __future__ import annotations
 
 from alembic import op
 
+from nexus_tasks.storage.migrations.online import commit, for_all_pages, outside_transactions
+
 revision = "0017"
 down_revision = "0016"
 branch_labels = None
 depends_on = None
 
-# See upgrade_plan.py.
-LOCKS = {"memories": "writers", "postings": "searches"}
-REWRITES = ("postings",)
+REWRITES = ("postings",)  # see upgrade_plan.py
 SECONDS_PER_MILLION_MEMORIES = 17
 
 _WORDS = """
@@ -42,6 +43,9 @@ _COUNT_MEMORIES = """
 """
 
 
+_KNOWN = "namespace_is_known"
+
+
 def _functions(*, namespace: bool) -> None:
     column = ", namespace_id" if namespace else ""
     value = ", memory.namespace_id::integer" if namespace else ""
@@ -66,24 +70,32 @@ def _functions(*, namespace: bool) -> None:
 
 
 def upgrade() -> None:
-    # Writers wait here. One that waited for the postings, inside the trigger, would go on with the old function.
+    # Writers wait here for a moment. One that waited for the postings, inside the trigger, would go on with the old
+    # function. From here on, each new posting has its namespace.
     op.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
-    # A new table is written twice as fast as all rows of the old table are changed, and has no dead rows.
-    op.execute("ALTER TABLE postings RENAME TO postings_before")
-    op.execute(
-        "CREATE TABLE postings (key bigint NOT NULL, memory_id bigint NOT NULL, frequency smallint NOT NULL,"
-        " length smallint NOT NULL, namespace_id integer NOT NULL)"
-    )
-    op.execute(
-        "INSERT INTO postings SELECT key, memory_id, frequency, length, memories.namespace_id"
-        " FROM postings_before JOIN memories ON memories.id = memory_id"
-    )
-    op.execute("DROP TABLE postings_before")
-    op.execute(
-        "ALTER TABLE postings ADD CONSTRAINT pk_postings PRIMARY KEY (key, memory_id)"
-        " INCLUDE (frequency, length, namespace_id)"
-    )
+    op.execute("ALTER TABLE postings ADD COLUMN IF NOT EXISTS namespace_id integer")
     _functions(namespace=True)
+    for_all_pages(
+        "postings",
+        "UPDATE postings SET namespace_id = memories.namespace_id FROM memories WHERE memories.id = memory_id"
+        " AND postings.ctid >= CAST(:first AS tid) AND postings.ctid < CAST(:end AS tid)"
+        " AND postings.namespace_id IS NULL",
+    )
+    # A checked constraint spares NOT NULL the search through all rows, for which others would wait.
+    op.execute(f"ALTER TABLE postings DROP CONSTRAINT IF EXISTS {_KNOWN}")
+    op.execute(f"ALTER TABLE postings ADD CONSTRAINT {_KNOWN} CHECK (namespace_id IS NOT NULL) NOT VALID")
+    commit()
+    op.execute(f"ALTER TABLE postings VALIDATE CONSTRAINT {_KNOWN}")
+    commit()
+    op.execute("ALTER TABLE postings ALTER COLUMN namespace_id SET NOT NULL")
+    op.execute(f"ALTER TABLE postings DROP CONSTRAINT {_KNOWN}")
+    outside_transactions(
+        "DROP INDEX CONCURRENTLY IF EXISTS pk_postings_next",
+        "CREATE UNIQUE INDEX CONCURRENTLY pk_postings_next ON postings (key, memory_id)"
+        " INCLUDE (frequency, length, namespace_id)",
+    )
+    op.execute("ALTER TABLE postings DROP CONSTRAINT pk_postings")
+    op.execute("ALTER TABLE postings ADD CONSTRAINT pk_postings PRIMARY KEY USING INDEX pk_postings_next")
 
 
 def downgrade() -> None:

@@ -2,42 +2,43 @@
 
 A message from the future gets the time at which it was stored, and so does a fact from it. ``claimed_at`` keeps the
 message's own time. A digest gets the time of the last message that it covers. Before, it had the time at which it was
-made, so that filters for times missed it.
+made, so that filters for times missed it. Others read and write meanwhile.
 """
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
+
+from nexus_tasks.storage.migrations.online import for_all_memories
 
 revision = "0018"
 down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-LOCKS = {"memories": "readers and writers"}  # see upgrade_plan.py
-SECONDS_PER_MILLION_MEMORIES = 10
+SECONDS_PER_MILLION_MEMORIES = 10  # see upgrade_plan.py
 
 _SKEW = "interval '1 minute'"
 
 
+_TIMES = ("event_from", "event_to", "claimed_at")
+_RANGE = "m.id > :after AND m.id <= :last"
+
+
 def upgrade() -> None:
-    for name in ("event_from", "event_to", "claimed_at"):
-        op.add_column("memories", sa.Column(name, sa.DateTime(timezone=True), nullable=True))
-    op.add_column("memories", sa.Column("time_zone", sa.Text(), nullable=True))
-    op.add_column("namespaces", sa.Column("time_zone", sa.Text(), server_default=sa.text("'UTC'"), nullable=False))
-    op.execute(
-        "UPDATE memories SET claimed_at = occurred_at, occurred_at = created_at"
-        f" WHERE level = 'raw' AND occurred_at > created_at + {_SKEW}"
+    columns = [*(f"{name} timestamptz" for name in _TIMES), "time_zone text"]
+    op.execute(f"ALTER TABLE memories {', '.join(f'ADD COLUMN IF NOT EXISTS {column}' for column in columns)}")
+    op.execute("ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS time_zone text NOT NULL DEFAULT 'UTC'")
+    for_all_memories(
+        "UPDATE memories AS m SET claimed_at = occurred_at, occurred_at = created_at"
+        f" WHERE {_RANGE} AND level = 'raw' AND occurred_at > created_at + {_SKEW}",
+        "UPDATE memories AS m SET occurred_at = created_at, valid_from = created_at"
+        f" WHERE {_RANGE} AND level IN ('explicit', 'derived', 'contradiction')"
+        f" AND coalesce(valid_from, occurred_at) > created_at + {_SKEW}",
+        f"UPDATE memories AS m SET valid_to = created_at WHERE {_RANGE} AND valid_to > now() + {_SKEW}",
     )
-    op.execute(
-        "UPDATE memories SET occurred_at = created_at, valid_from = created_at"
-        " WHERE level IN ('explicit', 'derived', 'contradiction')"
-        f" AND coalesce(valid_from, occurred_at) > created_at + {_SKEW}"
-    )
-    op.execute(f"UPDATE memories SET valid_to = created_at WHERE valid_to > now() + {_SKEW}")
-    op.execute(
-        """
+    for_all_memories(
+        f"""
         UPDATE memories AS m
         SET occurred_at = covered.last, valid_from = covered.last, event_from = covered.first,
             event_to = covered.last + interval '1 microsecond'
@@ -46,14 +47,15 @@ def upgrade() -> None:
             SELECT min(said.occurred_at) AS first, max(said.occurred_at) AS last FROM memories AS said
             WHERE said.session_id = d.session_id AND said.level = 'raw' AND said.seq <= d.end_seq
         ) AS covered
-        WHERE m.id = d.memory_id AND covered.last IS NOT NULL
+        WHERE {_RANGE} AND m.id = d.memory_id AND covered.last IS NOT NULL
         """
     )
-    op.execute(
-        """
+    for_all_memories(
+        f"""
         UPDATE memories AS m SET valid_to = greatest(m.valid_from, later.valid_from)
         FROM memories AS later
-        WHERE m.level IN ('summary_short', 'summary_long') AND m.valid_to IS NOT NULL AND later.id = m.superseded_by
+        WHERE {_RANGE} AND m.level IN ('summary_short', 'summary_long') AND m.valid_to IS NOT NULL
+            AND later.id = m.superseded_by
         """
     )
 
@@ -61,5 +63,5 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute("UPDATE memories SET occurred_at = claimed_at WHERE claimed_at IS NOT NULL")
     op.drop_column("namespaces", "time_zone")
-    for name in ("time_zone", "claimed_at", "event_to", "event_from"):
+    for name in ("time_zone", *_TIMES):
         op.drop_column("memories", name)

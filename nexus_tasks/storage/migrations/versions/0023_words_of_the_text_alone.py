@@ -6,8 +6,9 @@ Before, the index had the author's name as a word of each message, and took ever
 - ``search_terms(said)`` makes the words of a text or a question: stems of its language without stop words, the parts of
   identifiers, the first seven digits of hashes, and pairs of neighbouring characters of scripts without spaces.
 
-The upgrade makes all words anew in one transaction, so a search never sees old words beside new words. It locks the
-table ``memories`` meanwhile. Upkeep counts common words again.
+A trigger makes the words of the memories that are written from now on. Upkeep makes those of the other memories anew,
+in batches, once migration 0030 has asked for it. Until then a search misses what only the new words tell: parts of
+identifiers, and words of other languages than English.
 """
 
 from __future__ import annotations
@@ -18,12 +19,6 @@ revision = "0023"
 down_revision = "0022"
 branch_labels = None
 depends_on = None
-
-# See upgrade_plan.py. A worker of the release before would search with other words than the index has.
-LOCKS = {"memories": "readers and writers", "postings": "searches"}
-REWRITES = ("memories", "postings")
-SECONDS_PER_MILLION_MEMORIES = 238
-OLD_WORKERS = False
 
 # Frequent words that tell a language from the others. The other lists have no word that is
 # frequent in English too.
@@ -168,6 +163,15 @@ _TRIGGER = (
 )
 
 
+_MAKE_WORDS = """
+CREATE FUNCTION make_words_of_memory() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.tsv := search_terms(NEW.content);
+    RETURN NEW;
+END $$
+"""
+
+
 def _index_anew(words: str) -> None:
     """Make the column ``tsv`` by the expression ``words``, and the postings and totals from it."""
     op.execute("DROP TRIGGER index_reworded_memory ON memories")  # its condition reads the column
@@ -192,12 +196,18 @@ def _index_anew(words: str) -> None:
 
 
 def upgrade() -> None:
-    for function in (_text_language(), _SEARCH_TERMS):
+    for function in (_text_language(), _SEARCH_TERMS, _MAKE_WORDS):
         op.get_bind().exec_driver_sql(function)  # Alembic would take the colons for parameters
-    _index_anew("search_terms(content)")
+    op.execute("ALTER TABLE memories ALTER COLUMN tsv DROP EXPRESSION, ALTER COLUMN tsv DROP NOT NULL")
+    op.execute(
+        "CREATE TRIGGER make_words_of_memory BEFORE INSERT OR UPDATE OF content ON memories FOR EACH ROW"
+        " EXECUTE FUNCTION make_words_of_memory()"
+    )
 
 
 def downgrade() -> None:
+    op.execute("DROP TRIGGER IF EXISTS make_words_of_memory ON memories")
+    op.execute("DROP FUNCTION IF EXISTS make_words_of_memory()")
     _index_anew("to_tsvector('english', coalesce(author, '') || ' ' || content)")
     op.execute("DROP FUNCTION search_terms(text)")
     op.execute("DROP FUNCTION text_language(text)")

@@ -1,7 +1,8 @@
 """Let a namespace name its language, in place of a guess for each text.
 
-A trigger now makes the column ``tsv``, which Postgres computed from the content alone. No row is written anew. After a
-change of the language, upkeep makes the words of the namespace's memories anew (``storage/searching/upkeep.py``).
+The trigger that makes the column ``tsv`` knows the language. No row is written anew. After a change of the language,
+upkeep makes the words of the namespace's memories anew (``storage/searching/upkeep.py``); so it does after an upgrade
+from before migration 0023.
 """
 
 from __future__ import annotations
@@ -37,13 +38,20 @@ _OF_A_GUESS = """
 CREATE FUNCTION search_terms(said text) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path FROM CURRENT AS $$ BEGIN RETURN search_terms(said, NULL::regconfig); END $$
 """
+_IS_COMPUTED = "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = 'memories'::regclass AND attname = 'tsv'"
 _GUESSED, _NAMED = "language := text_language(said);", "language := coalesce(named, text_language(said));"
 
 
 def upgrade() -> None:
     op.add_column("namespaces", sa.Column("language", sa.Text(), nullable=True))
     op.add_column("namespaces", sa.Column("reworded_through", sa.BigInteger(), nullable=True))
-    op.execute("ALTER TABLE memories ALTER COLUMN tsv DROP EXPRESSION")
+    # Migration 0023 once made all words anew by itself, and then the column was computed.
+    if op.get_bind().scalar(sa.text(_IS_COMPUTED)):
+        op.execute("ALTER TABLE memories ALTER COLUMN tsv DROP EXPRESSION")
+    else:
+        op.execute("UPDATE namespaces SET reworded_through = 0")
+        op.execute("DROP TRIGGER make_words_of_memory ON memories")
+        op.execute("DROP FUNCTION make_words_of_memory()")
     op.execute("DROP FUNCTION search_terms(text)")
     run = op.get_bind().exec_driver_sql  # Alembic would take the colons for parameters
     body = _search_terms()
