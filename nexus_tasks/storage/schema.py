@@ -70,7 +70,7 @@ def _run(url: str, revision: str, *, up: bool) -> None:
         with translated(), _turn(engine):
             _migrate(engine, config(url), revision, up=up)
             if up and revision == "head":
-                with engine.begin() as connection:
+                with engine.connect() as connection:
                     if why := tenancy.install(connection):
                         log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:

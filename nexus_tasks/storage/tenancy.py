@@ -142,6 +142,8 @@ def rule(table: Table) -> str | None:
 def install(connection: Connection) -> str:
     """Make the role and the policies that are missing. May run any number of times, after the migrations.
 
+    Each table is a transaction, because a lock of two tables could make writers wait in a circle.
+
     Every table gets two policies. ``everyone`` lets users other than the owner, who have rights on the table, use it as
     before. ``tenants`` restricts the role ``nexus_tenant``. The role gets rights on a table only with the policy.
 
@@ -156,6 +158,7 @@ def install(connection: Connection) -> str:
     schema = connection.dialect.identifier_preparer.quote(str(connection.scalar(text("SELECT current_schema()"))))
     connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {ROLE}"))
     missing = set(unprotected(connection))
+    connection.commit()
     for table in Base.metadata.sorted_tables:
         if (condition := rule(table)) and table.name in missing:
             connection.execute(text(f"ALTER TABLE {table.name} ENABLE ROW LEVEL SECURITY"))
@@ -167,6 +170,7 @@ def install(connection: Connection) -> str:
             )
             rights = _RIGHTS.get(table.name, "SELECT, INSERT, UPDATE, DELETE")
             connection.execute(text(f"GRANT {rights} ON {table.name} TO {ROLE}"))
+            connection.commit()
     return fault(connection)
 
 

@@ -562,6 +562,6 @@ def test_another_user_with_rights_works_as_before(both: Sandbox) -> None:
 def test_policies_are_made_once(here: Sandbox) -> None:
     connected = create_engine(here.database_url, poolclass=NullPool)
     before = here.sql("SELECT oid, xmin::text FROM pg_policy ORDER BY oid")
-    with connected.begin() as connection:
+    with connected.connect() as connection:
         assert tenancy.install(connection) == ""
     assert here.sql("SELECT oid, xmin::text FROM pg_policy ORDER BY oid") == before

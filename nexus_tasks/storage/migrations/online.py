@@ -32,6 +32,14 @@ def outside_transactions(*statements: str) -> None:
         op.execute(f"SET lock_timeout = '{before}'")
 
 
+def create_index(name: str, definition: str) -> None:
+    """Create an index beside readers and writers. ``definition`` is what follows ON: the table and its columns."""
+    outside_transactions(
+        f"DROP INDEX CONCURRENTLY IF EXISTS {name}",  # an index that was not finished is of no use
+        f"CREATE INDEX CONCURRENTLY {name} ON {definition}",
+    )
+
+
 def for_all_memories(*statements: str) -> None:
     """Run statements for one range of ids after the other, ``id > :after AND id <= :last``, and commit each range.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from nexus_tasks.storage.migrations.online import create_index
+
 revision = "0012"
 down_revision = "0011"
 branch_labels = None
@@ -15,6 +17,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    create_index("ix_memories_created_at", "memories (namespace_id, level, created_at)")
     op.create_table(
         "database_identity",
         sa.Column("single", sa.Boolean(), server_default=sa.text("true"), nullable=False),
@@ -23,7 +26,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("single", name=op.f("pk_database_identity")),
         sa.CheckConstraint("single", name=op.f("ck_database_identity_single")),
     )
-    op.create_index("ix_memories_created_at", "memories", ["namespace_id", "level", "created_at"])
 
 
 def downgrade() -> None:

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
+from nexus_tasks.storage.migrations.online import create_index
+
 revision = "0013"
 down_revision = "0012"
 branch_labels = None
@@ -17,6 +19,11 @@ depends_on = None
 
 
 def upgrade() -> None:
+    create_index("ix_job_runs_finished_at", "job_runs (finished_at, kind, status)")
+    create_index(
+        "ix_derivations_wanted_namespace",
+        "derivations (namespace_id, memory_id, created_at) WHERE state = 'wanted'",
+    )
     op.add_column("dead_letters", sa.Column("force", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     op.add_column(
         "dead_letters",
@@ -27,13 +34,6 @@ def upgrade() -> None:
     op.add_column("job_runs", sa.Column("worker", postgresql.JSONB(), nullable=True))
     op.add_column("namespaces", sa.Column("paused_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("namespaces", sa.Column("paused_reason", sa.Text(), server_default=sa.text("''"), nullable=False))
-    op.create_index("ix_job_runs_finished_at", "job_runs", ["finished_at", "kind", "status"])
-    op.create_index(
-        "ix_derivations_wanted_namespace",
-        "derivations",
-        ["namespace_id", "memory_id", "created_at"],
-        postgresql_where=sa.text("state = 'wanted'"),
-    )
 
 
 def downgrade() -> None:

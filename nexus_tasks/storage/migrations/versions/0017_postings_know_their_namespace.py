@@ -16,7 +16,7 @@ branch_labels = None
 depends_on = None
 
 REWRITES = ("postings",)  # see upgrade_plan.py
-SECONDS_PER_MILLION_MEMORIES = 17
+SECONDS_PER_MILLION_MEMORIES = 140
 
 _WORDS = """
     SELECT hashtextextended(word.lexeme, memory.namespace_id) AS key, memory.id AS memory_id,

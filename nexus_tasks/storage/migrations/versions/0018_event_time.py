@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from alembic import op
 
-from nexus_tasks.storage.migrations.online import for_all_memories
+from nexus_tasks.storage.migrations.online import commit, for_all_memories
 
 revision = "0018"
 down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-SECONDS_PER_MILLION_MEMORIES = 10  # see upgrade_plan.py
+SECONDS_PER_MILLION_MEMORIES = 6  # see upgrade_plan.py
 
 _SKEW = "interval '1 minute'"
 
@@ -28,6 +28,7 @@ _RANGE = "m.id > :after AND m.id <= :last"
 def upgrade() -> None:
     columns = [*(f"{name} timestamptz" for name in _TIMES), "time_zone text"]
     op.execute(f"ALTER TABLE memories {', '.join(f'ADD COLUMN IF NOT EXISTS {column}' for column in columns)}")
+    commit()
     op.execute("ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS time_zone text NOT NULL DEFAULT 'UTC'")
     for_all_memories(
         "UPDATE memories AS m SET claimed_at = occurred_at, occurred_at = created_at"

@@ -16,7 +16,7 @@ branch_labels = None
 depends_on = None
 
 REWRITES = ("memories",)  # see upgrade_plan.py
-SECONDS_PER_MILLION_MEMORIES = 22
+SECONDS_PER_MILLION_MEMORIES = 53
 
 _ROLES = "CASE {0}.role WHEN 'user' THEN {1} WHEN 'assistant' THEN 3 WHEN 'tool' THEN 2 ELSE 1 END"
 _RANGE = "m.id > :after AND m.id <= :last"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from nexus_tasks.storage.migrations.online import commit
+
 revision = "0020"
 down_revision = "0019"
 branch_labels = None
@@ -13,8 +15,11 @@ _BEFORE = ("derived_from", "reinforces", "contradicts", "insight_support", "dige
 
 
 def _allow(*roles: str) -> None:
-    op.drop_constraint("role", "evidence", type_="check")
-    op.create_check_constraint("role", "evidence", f"role IN ({','.join(repr(role) for role in roles)})")
+    listed = ",".join(repr(role) for role in roles)
+    op.execute("ALTER TABLE evidence DROP CONSTRAINT ck_evidence_role")
+    op.execute(f"ALTER TABLE evidence ADD CONSTRAINT ck_evidence_role CHECK (role IN ({listed})) NOT VALID")
+    commit()
+    op.execute("ALTER TABLE evidence VALIDATE CONSTRAINT ck_evidence_role")  # reads all rows, beside readers and writers
 
 
 def upgrade() -> None:

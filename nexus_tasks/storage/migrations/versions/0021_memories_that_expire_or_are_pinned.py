@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
+
+from nexus_tasks.storage.migrations.online import create_index
 
 revision = "0021"
 down_revision = "0020"
@@ -13,12 +14,12 @@ depends_on = None
 
 def upgrade() -> None:
     # No column needs a rewrite of the table.
-    op.add_column("memories", sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True))
-    op.add_column("memories", sa.Column("erase_expired", sa.Boolean(), server_default=sa.text("false"), nullable=False))
-    op.add_column("memories", sa.Column("pinned_at", sa.DateTime(timezone=True), nullable=True))
-    op.create_index(
-        "ix_memories_expires_at", "memories", ["expires_at"], postgresql_where=sa.text("expires_at IS NOT NULL")
+    op.execute(
+        "ALTER TABLE memories ADD COLUMN IF NOT EXISTS expires_at timestamptz,"
+        " ADD COLUMN IF NOT EXISTS erase_expired boolean NOT NULL DEFAULT false,"
+        " ADD COLUMN IF NOT EXISTS pinned_at timestamptz"
     )
+    create_index("ix_memories_expires_at", "memories (expires_at) WHERE expires_at IS NOT NULL")
 
 
 def downgrade() -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from nexus_tasks.storage.migrations.online import commit
+
 revision = "0022"
 down_revision = "0021"
 branch_labels = None
@@ -25,12 +27,13 @@ def _check_state(more: str) -> None:
 
 
 def upgrade() -> None:
+    op.execute("ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS no_batches_until timestamptz")
+    commit()  # a writer that has memories waits for no namespace
     for name in ("claim_key", "token"):
         op.add_column("budget_holds", sa.Column(name, sa.Text(), server_default="", nullable=False))
 
     op.add_column("message_batches", sa.Column("items", sa.BigInteger(), nullable=True))
     op.add_column("message_batches", sa.Column("cancelled_at", sa.DateTime(timezone=True), nullable=True))
-    op.add_column("namespaces", sa.Column("no_batches_until", sa.DateTime(timezone=True), nullable=True))
     # The release before does not say which of its batches it has begun to submit.
     op.execute(
         "UPDATE message_batches AS b SET items ="

@@ -13,6 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from nexus_tasks.storage.migrations.online import commit
+
 revision = "0030"
 down_revision = "0029"
 branch_labels = None
@@ -43,13 +45,18 @@ _GUESSED, _NAMED = "language := text_language(said);", "language := coalesce(nam
 
 
 def upgrade() -> None:
-    op.add_column("namespaces", sa.Column("language", sa.Text(), nullable=True))
-    op.add_column("namespaces", sa.Column("reworded_through", sa.BigInteger(), nullable=True))
+    op.execute(
+        "ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS language text,"
+        " ADD COLUMN IF NOT EXISTS reworded_through bigint"
+    )
     # Migration 0023 once made all words anew by itself, and then the column was computed.
-    if op.get_bind().scalar(sa.text(_IS_COMPUTED)):
+    computed = op.get_bind().scalar(sa.text(_IS_COMPUTED))
+    if not computed:
+        op.execute("UPDATE namespaces SET reworded_through = 0")
+    commit()  # a writer that has memories waits for no namespace
+    if computed:
         op.execute("ALTER TABLE memories ALTER COLUMN tsv DROP EXPRESSION")
     else:
-        op.execute("UPDATE namespaces SET reworded_through = 0")
         op.execute("DROP TRIGGER make_words_of_memory ON memories")
         op.execute("DROP FUNCTION make_words_of_memory()")
     op.execute("DROP FUNCTION search_terms(text)")
