@@ -19,7 +19,7 @@ def _allow(*roles: str) -> None:
     op.execute("ALTER TABLE evidence DROP CONSTRAINT ck_evidence_role")
     op.execute(f"ALTER TABLE evidence ADD CONSTRAINT ck_evidence_role CHECK (role IN ({listed})) NOT VALID")
     commit()
-    op.execute("ALTER TABLE evidence VALIDATE CONSTRAINT ck_evidence_role")  # reads all rows, beside readers and writers
+    op.execute("ALTER TABLE evidence VALIDATE CONSTRAINT ck_evidence_role")  # reads all rows, beside writers
 
 
 def upgrade() -> None:
