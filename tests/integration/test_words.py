@@ -10,6 +10,7 @@ import pytest
 from benchmarks import quality_identifiers as identifiers
 from nexus_tasks import Message, Nexus
 from nexus_tasks.storage import schema
+from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.storage.searching.identifiers import MOST_HAVING, having, identifiers_of
 from tests.integration.inline import say, work
 from tests.sandbox import Sandbox
@@ -147,7 +148,7 @@ def test_a_name_is_no_answer_but_its_bearer_is() -> None:
     assert "Caroline" in first("Caroline")  # nothing else is asked
 
 
-def test_an_upgrade_makes_all_words_anew(here: Sandbox) -> None:
+def test_after_an_upgrade_upkeep_makes_all_words_anew(here: Sandbox) -> None:
     said: list[Any] = [{"content": "Look at src/db/session_pool.py.", "author": "Caroline"}, "Nothing else."]
     schema.downgrade(here.database_url, "0022")
     assert here.sql("SELECT tsv::text LIKE '%carolin%' FROM memories") == []
@@ -158,6 +159,9 @@ def test_an_upgrade_makes_all_words_anew(here: Sandbox) -> None:
     )
     before = {key for (key,) in here.sql("SELECT key FROM postings")}
     schema.upgrade(here.database_url)
+    assert {key for (key,) in here.sql("SELECT key FROM postings")} == before
+    assert "session_pool" in first("Where to look", "old")  # old words are found until then
+    assert upkeep.run(here.deployment.database).reworded == 1
     after = {key for (key,) in here.sql("SELECT key FROM postings")}
     now = {key for (key,) in here.sql("SELECT hashtextextended(lexeme, namespace_id) FROM memories, unnest(tsv)")}
     assert after == now != before
