@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema
@@ -236,6 +236,16 @@ _LOCKED = (
 )
 
 
+def first_release(empty: str) -> Engine:
+    """An engine for the database, which now has the schema of the first release and its rows."""
+    schema.upgrade(empty, "0010")
+    engine = create_engine(empty)
+    with engine.begin() as connection:
+        for statement in ROWS:
+            connection.exec_driver_sql(statement.format(MANY))
+    return engine
+
+
 @dataclass(eq=False)
 class Watch:
     """What the transactions of one migration do to large tables. It looks before each commit."""
@@ -247,12 +257,11 @@ class Watch:
     def __call__(self, connection: Connection) -> None:
         cursor = connection.connection.cursor()
         cursor.execute(_LOCKED, [list(STRONG)])
-        modes = dict(cursor.fetchall())
-        assert not {"namespaces", "memories"} <= modes.keys(), (
-            "a writer that has one and waits for the other would fail"
-        )
-        locked = modes.keys() & self.large.keys()
-        self.locked |= {name for name in locked if modes[name] == "ShareLock"}  # CREATE INDEX
+        modes = cursor.fetchall()  # a table may be locked in several modes
+        names = {name for name, _ in modes}
+        assert not {"namespaces", "memories"} <= names, "a writer that has one and waits for the other would fail"
+        locked = names & self.large.keys()
+        self.locked |= {name for name in locked if (name, "ShareLock") in modes}  # CREATE INDEX
         cursor.execute("SELECT pg_current_xact_id_if_assigned()::text::bigint")
         [own] = cursor.fetchone()
         if locked and own and any(self.written(cursor, name, f"= {own}") for name in self.large):
@@ -271,11 +280,7 @@ def test_each_migration_rewrites_and_locks_only_what_its_plan_says(empty: str, m
     """A lock lasts for more than a moment when its transaction makes an index or writes many rows. The plan says so."""
     monkeypatch.setattr(online, "MEMORIES_AT_ONCE", 200)
     monkeypatch.setattr(online, "PAGES_AT_ONCE", 2)
-    schema.upgrade(empty, "0010")
-    engine = create_engine(empty)
-    with engine.begin() as connection:
-        for statement in ROWS:
-            connection.exec_driver_sql(statement.format(MANY))
+    engine = first_release(empty)
     slow = set()
     for step in plan(empty).steps:
         settings = schema.config(empty)
@@ -305,11 +310,7 @@ def test_readers_and_writers_go_on_while_a_large_table_is_changed(empty: str, mo
     """An upgrade from the first release, in ranges of a few rows, beside a client that writes in short transactions."""
     monkeypatch.setattr(online, "MEMORIES_AT_ONCE", 50)
     monkeypatch.setattr(online, "PAGES_AT_ONCE", 1)
-    schema.upgrade(empty, "0010")
-    engine = create_engine(empty)
-    with engine.begin() as connection:
-        for statement in ROWS:
-            connection.exec_driver_sql(statement.format(MANY))
+    engine = first_release(empty)
     between, real = [], online.commit
 
     def commit() -> None:
@@ -354,11 +355,7 @@ def test_readers_and_writers_go_on_while_a_large_table_is_changed(empty: str, mo
 def test_an_upgrade_that_ends_after_any_of_its_commits_goes_on(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online, "MEMORIES_AT_ONCE", 200)
     monkeypatch.setattr(online, "PAGES_AT_ONCE", 2)
-    schema.upgrade(empty, "0010")
-    engine = create_engine(empty)
-    with engine.begin() as connection:
-        for statement in ROWS:
-            connection.exec_driver_sql(statement.format(MANY))
+    engine = first_release(empty)
     left, real = 0, online.commit
 
     def commit() -> None:

@@ -128,10 +128,10 @@ def test_a_statement_takes_along_what_its_first_word_means(said: str, facts: lis
 
 
 def test_a_remark_that_says_much_is_a_statement() -> None:
-    told = "It's a quiet way to rest between two shifts at the harbour."
+    told = "It's a quiet way to rest between long shifts at the harbour."
     assert contents(told) == [told]
     assert contents("It's a quiet way to rest.") == []
-    assert contents("It's a quiet way for you to rest between two shifts at the harbour.") == []
+    assert contents("It's a quiet way for you to rest between long shifts at the harbour.") == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The offline derivation: each sentence that states something becomes a fact, word for word.
 
-A sentence that begins with a word such as "it" or "they" is hardly understood alone. It takes the sentence before it
-along, unless that sentence is a fact itself.
+A statement that begins with a word such as "it" or "they" is hard to understand alone. The sentence before it becomes a
+part of the same fact, unless that sentence is a fact itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _of_line(line: PromptLine) -> Iterator[Observation]:
 
 
 def _passages(sentences: list[str]) -> Iterator[str]:
-    """The statements, each with what it points back to."""
+    """The statements. One that begins with a pronoun follows the sentence that the pronoun may refer to."""
     before = ""  # the sentence before, if that is no fact
     for sentence in sentences:
         if not is_statement(sentence, alone=len(sentences) == 1):

@@ -1,7 +1,7 @@
 """Change large tables while others read and write them: in many short transactions, which hold no strong lock.
 
-A migration that commits on its way may end in the middle. The next upgrade begins it anew, so each of its steps must
-also work when it was done before.
+A migration that uses these functions commits several times. When it fails halfway, the next upgrade runs it again from
+its first step. So each step must also work when it was done before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def commit() -> None:
 def outside_transactions(*statements: str) -> None:
     """Run statements that no transaction may hold, such as ``CREATE INDEX CONCURRENTLY``.
 
-    They wait for older transactions as long as these run, and hold up nobody meanwhile.
+    Such a statement waits until all older transactions have ended. Readers and writers go on meanwhile.
     """
     with op.get_context().autocommit_block():
         before = op.get_bind().scalar(sa.text("SELECT current_setting('lock_timeout')"))

@@ -41,9 +41,7 @@ _COUNT_MEMORIES = """
     ) AS whole
     GROUP BY namespaces.id;
 """
-
-
-_KNOWN = "namespace_is_known"
+_KNOWN = "namespace_is_known"  # the name of a constraint
 
 
 def _functions(*, namespace: bool) -> None:

@@ -6,9 +6,9 @@ Before, the index had the author's name as a word of each message, and took ever
 - ``search_terms(said)`` makes the words of a text or a question: stems of its language without stop words, the parts of
   identifiers, the first seven digits of hashes, and pairs of neighbouring characters of scripts without spaces.
 
-A trigger makes the words of the memories that are written from now on. Upkeep makes those of the other memories anew,
-in batches, once migration 0030 has asked for it. Until then a search misses what only the new words tell: parts of
-identifiers, and words of other languages than English.
+A trigger makes the words of each memory that is written after this migration. Older memories keep their old words until
+upkeep makes new ones, in batches; migration 0030 asks upkeep to. Until then a search misses what only the new words
+tell: parts of identifiers, and words of other languages than English.
 """
 
 from __future__ import annotations

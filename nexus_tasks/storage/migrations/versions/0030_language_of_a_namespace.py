@@ -1,8 +1,8 @@
 """Let a namespace name its language, in place of a guess for each text.
 
-The trigger that makes the column ``tsv`` knows the language. No row is written anew. After a change of the language,
-upkeep makes the words of the namespace's memories anew (``storage/searching/upkeep.py``); so it does after an upgrade
-from before migration 0023.
+The trigger that makes the column ``tsv`` (the words of a memory) uses this language. The migration changes no memory.
+After a change of the language, upkeep makes the words of the namespace's memories anew
+(``storage/searching/upkeep.py``). It also does so after an upgrade from a schema before 0023.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def upgrade() -> None:
         "ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS language text,"
         " ADD COLUMN IF NOT EXISTS reworded_through bigint"
     )
-    # Migration 0023 once made all words anew by itself, and then the column was computed.
+    # An earlier version of migration 0023 computed the column and made all words anew, so upkeep need not do it.
     computed = op.get_bind().scalar(sa.text(_IS_COMPUTED))
     if not computed:
         op.execute("UPDATE namespaces SET reworded_through = 0")
