@@ -50,4 +50,4 @@ class ActiveRuns:
                 run.lost.set()
                 # In a thread, because the run may end with a dead letter. A slow Postgres must not keep the heartbeat
                 # from renewing other leases.
-                threading.Thread(target=run.give_up, name="nexus-over-limit", daemon=True).start()
+                threading.Thread(target=run.give_up, args=(run,), name="nexus-over-limit", daemon=True).start()

@@ -121,8 +121,8 @@ def _spanning(run: Run, root: tracing.Span) -> Iterator[None]:
     with RunSpan(claim, root, names_namespace=run.deployment.settings.metrics_namespaces) as span:
         run.took, give_up = span.took, run.give_up
 
-        def give_up_and_end() -> None:
-            give_up()
+        def give_up_and_end(run: Run) -> None:
+            give_up(run)
             span.ended(run.ends.get(claim.key, JobOutcome(status="superseded")), run.error)
 
         run.give_up = give_up_and_end  # the thread of a run over its limit may never end the span
@@ -165,7 +165,7 @@ def run_of(
     engine: JobEngine, kind: JobKind, claim: Claim, request: Request, *, eager: bool = False, delivery: str = ""
 ) -> Run:
     """The run of a claim under its token; ``delivery`` is the canvas delivery that started it, or empty."""
-    run = Run(
+    return Run(
         deployment=engine.deployment,
         store=engine.claims,
         heartbeat=engine.heartbeat,
@@ -176,11 +176,10 @@ def run_of(
         publish=engine.publisher.publish,
         company=kind.gathers,
         limit=kind.run_limit,
+        give_up=partial(_ran_too_long, engine, kind),
         eager=eager,
         delivery=delivery,
     )
-    run.give_up = partial(_ran_too_long, engine, kind, run)
-    return run
 
 
 def leave_to_others(engine: JobEngine, kind_name: str, key: str, job_id: str, dialect: str) -> None:

@@ -67,7 +67,9 @@ class Run:
     publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
     company: str = ""  # the wait reason of siblings that may be taken along
     limit: float = RUN_LIMIT  # seconds; a longer run gives up its claims
-    give_up: Callable[[], None] = lambda: None  # called when the run is over its limit; its claims then wait or end
+    # Called with this run when it is over its limit; its claims then wait or end. The run is an argument, because a
+    # function that refers to the run would keep its memory until the next full garbage collection.
+    give_up: Callable[[Run], None] = lambda _run: None
     began: float = field(default_factory=time.monotonic)
     thread: int = field(default_factory=threading.get_ident)  # the id of the thread that performs the run
     own_process: bool = False  # a child of the fork server performs the run, and this process waits for the child

@@ -254,9 +254,9 @@ class Sweeper:
         empty = set()
         with self.engine.app.connection_for_read() as connection:
             try:
-                for queue in queues:
-                    declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
-                    with connection.channel() as channel:
+                with connection.channel() as channel:
+                    for queue in queues:
+                        declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
                         # The declaration is not passive, because kombu would then say that an empty queue in Redis, or
                         # one with a key prefix, does not exist.
                         if declared(channel).queue_declare().message_count == 0:
