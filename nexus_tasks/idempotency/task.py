@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from celery import Celery, Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
 from celery.signals import task_postrun
 from kombu.exceptions import OperationalError
 
@@ -361,9 +361,8 @@ class JobTask(Task):  # type: ignore[misc]
 def drop_tracebacks(sender: Any = None, retval: object = None, **_others: object) -> None:
     """Drop the tracebacks of the error that a job's message ended with, once Celery has stored and logged the error.
 
-    A traceback refers to the frames of its functions and of their callers. Celery's frame refers to the error. Such a
-    circle kept all that the run had read until the next full garbage collection: about 1 MB for each second of a busy
-    worker.
+    A traceback refers to the frames of its functions and of their callers, and Celery's frame refers to the error. Such
+    a circle would keep all that the run has read until the next full garbage collection.
     """
     if not isinstance(sender, JobTask) or sender.request.is_eager:
         return
@@ -373,7 +372,10 @@ def drop_tracebacks(sender: Any = None, retval: object = None, **_others: object
         if isinstance(error, BaseException) and id(error) not in known:
             known.add(id(error))
             error.__traceback__ = None
-            errors += [error.__cause__, error.__context__, getattr(error, "exc", None)]  # `exc` is a Retry's error
+            errors += [error.__cause__, error.__context__]
+        if isinstance(error, Retry):
+            errors.append(error.exc)
+            error.args = ()  # they contain the Retry itself
 
 
 _apps: WeakSet[Celery] = WeakSet()  # the applications that have this package's jobs
