@@ -59,6 +59,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:RedisClientStep",
     "nexus_tasks.worker:ConsumerTimeoutStep",
     "nexus_tasks.worker:DatabasePoolStep",
+    "nexus_tasks.worker:GarbageStep",
     "nexus_tasks.worker:ForkServerStep",
     "nexus_tasks.worker:EndStep",
     "nexus_tasks.worker:IdentityStep",

@@ -8,6 +8,10 @@ After a failover without RST, the connections of a channel's pool are silent. Th
 an answer on each of them, one after the other: for acknowledgements, for events, for messages. The pool of this patch
 pings a connection that was idle for 1 s, and a lost connection takes the idle ones of its pool with it.
 
+A worker whose connection to Redis was lost makes a new one. kombu's event loop goes on to call the lost connection at
+each of its turns, and so keeps its objects and its epoll file. This patch makes the event loop forget a connection that
+is closed.
+
 When the key of a queue is no list, because another program has written it, kombu's error would end every worker. This
 patch renames the key. Reconcile and the sweep send the messages again that were in it.
 """
@@ -75,9 +79,37 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return WaryPool(**options)
 
 
+class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
+    """A connection's part in the event loop. It ends with the connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_tick, self.own = set[Any](), set[Any]()  # what the loop calls at each turn, and what of it is ours
+
+    def close(self) -> None:
+        """Take out of the event loop what :func:`register_with_event_loop` has added."""
+        super().close()
+        self.on_tick -= self.own
+
+
+_register = redis.Transport.register_with_event_loop
+
+
+def register_with_event_loop(transport: Any, connection: Any, loop: Any) -> None:
+    """Do what kombu's method does, and note in the transport's :class:`Poller` what the loop then calls."""
+    before = set(loop.on_tick)
+    _register(transport, connection, loop)
+    transport.cycle.on_tick, transport.cycle.own = loop.on_tick, loop.on_tick - before
+
+
 class RedisClientStep(bootsteps.Step):  # type: ignore[misc]
-    """Makes this worker process use :class:`Channel` for its connections to Redis. Other brokers are not affected."""
+    """Makes this worker process use :class:`Channel` and :class:`Poller` for its connections to Redis.
+
+    Other brokers are not affected.
+    """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         redis.Transport.Channel = Channel
+        redis.MultiChannelPoller = Poller
+        redis.Transport.register_with_event_loop = register_with_event_loop
