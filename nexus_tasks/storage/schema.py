@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from psycopg.errors import LockNotAvailable
-from sqlalchemy import Engine, text
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:  # Alembic takes 0.1 s to import, and only a migration needs i
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
 _MIGRATIONS = Path(__file__).with_name("migrations")
 _TURN_SECONDS = 0.2  # between two looks whether another process still migrates
-_LOCK_MS = 5_000  # a migration waits so long for the lock of a table
-_TRY_SECONDS = 600.0  # and tries again for so long
+_LOCK_MS = 5_000  # an upgrade waits so long for the lock of a table, and as long before it tries again
+_TRIES = 60  # which take 10 minutes of waiting
 
 
 def config(url: str) -> Config:
@@ -68,11 +71,9 @@ def _run(url: str, revision: str, *, up: bool) -> None:
     engine = make_engine(url, poolclass=NullPool)
     try:
         with translated(), _turn(engine):
-            _migrate(engine, config(url), revision, up=up)
-            if up and revision == "head":
-                with engine.connect() as connection:
-                    if why := tenancy.install(connection):
-                        log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
+            _patiently(engine, partial(_migrate, config(url), revision, up=up))
+            if up and revision == "head" and (why := _patiently(engine, tenancy.install)):
+                log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:
         engine.dispose()
 
@@ -93,28 +94,33 @@ def _turn(engine: Engine) -> Iterator[None]:
         yield
 
 
-def _migrate(engine: Engine, settings: Config, revision: str, *, up: bool) -> None:
-    """Run the migrations, each in a transaction of its own.
-
-    A statement that waits for the lock of a table holds up every later statement on the table. So a migration waits
-    for at most 5 s, then lets the others pass and tries again. After 10 minutes its error is raised.
-    """
+def _migrate(settings: Config, revision: str, connection: Connection, *, up: bool) -> None:
+    """Run the migrations, each in a transaction of its own."""
     from alembic import command
 
-    until = time.monotonic() + _TRY_SECONDS
-    while True:
+    settings.attributes["connection"] = connection
+    (command.upgrade if up else command.downgrade)(settings, revision)
+
+
+def _patiently(engine: Engine, work: Callable[[Connection], T]) -> T:
+    """Do ``work``, and again when another transaction is in the way.
+
+    A statement that waits for the lock of a table holds up every later statement on the table. So it waits for at most
+    5 s, then lets the others pass, and ``work`` is tried again. After 10 minutes of waiting its error is raised. Time
+    that ``work`` spends on large tables does not count.
+    """
+    for left in reversed(range(_TRIES)):
         with engine.connect() as connection:
             connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
             connection.commit()
-            settings.attributes["connection"] = connection
             try:
-                (command.upgrade if up else command.downgrade)(settings, revision)
-                return
+                return work(connection)
             except OperationalError as error:
-                if not isinstance(error.orig, LockNotAvailable) or time.monotonic() > until:
+                if not isinstance(error.orig, LockNotAvailable | DeadlockDetected) or not left:
                     raise
-                log.warning("Another transaction holds a table that the migration needs; it tries again in 5 s.")
+                log.warning("Another transaction is in the way of the upgrade; it tries again in 5 s.")
         time.sleep(_LOCK_MS / 1000)
+    raise AssertionError("unreachable")
 
 
 def versions(url: str) -> tuple[str | None, str]:

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 
 from nexus_tasks.embedded import ServerAddresses
-from nexus_tasks.storage import schema
+from nexus_tasks.storage import schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.migrations import online
 from nexus_tasks.storage.searching import upkeep
@@ -170,6 +170,55 @@ def test_a_migration_lets_others_pass_while_it_cannot_have_a_table(
     engine.dispose()
     found, needed = schema.versions(empty)
     assert found == needed
+
+
+def test_an_upgrade_lets_others_pass_while_it_cannot_have_a_table_for_its_policies(
+    empty: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schema, "_LOCK_MS", 200)
+    schema.upgrade(empty, "0031")  # all migrations, and no policies yet
+    engine = create_engine(empty)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as dump:
+            dump.execute(text("SELECT count(*) FROM memories"))
+            upgraded = pool.submit(schema.upgrade, empty)
+            eventually(lambda: "tries again" in caplog.text, within=30)
+            with engine.begin() as reader:
+                reader.execute(text("SET lock_timeout = '2s'"))
+                reader.execute(text("SELECT count(*) FROM memories"))
+        upgraded.result(60)
+    with engine.begin() as connection:
+        assert tenancy.unprotected(connection) == []
+    engine.dispose()
+
+
+def test_an_upgrade_that_postgres_stops_to_end_a_deadlock_goes_on(
+    empty: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job changes two memories, the later one first; the upgrade changes both, the earlier one first."""
+    engine, real = first_release(empty), online.commit
+    schema.upgrade(empty, "0018")
+    change = text("UPDATE memories SET labels = '{job}' WHERE id = :id")
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE datname = 'migrations' AND wait_event_type = 'Lock'")
+    job, watching = engine.connect(), engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+
+    def commit() -> None:
+        real()
+        if not job.in_transaction() and not caplog.text:
+            job.execute(text("SET deadlock_timeout = '1h'"))  # it is the upgrade that Postgres stops
+            job.execute(change, {"id": MANY})
+
+    monkeypatch.setattr(online, "commit", commit)
+    with ThreadPoolExecutor(1) as pool, job, watching:
+        upgraded = pool.submit(schema.upgrade, empty, "0019")
+        eventually(lambda: watching.scalar(waiting) == 1, within=30)
+        job.execute(change, {"id": 1})
+        job.commit()
+        upgraded.result(60)
+        assert "tries again" in caplog.text
+        standings = watching.execute(text("SELECT standing, count(*) FROM memories GROUP BY 1")).all()
+    engine.dispose()
+    assert [tuple(row) for row in standings] == [(5, MANY)]
 
 
 def test_migrations_before_one_that_fails_stay_and_the_next_call_goes_on(empty: str) -> None:
