@@ -35,6 +35,8 @@ def attacks(pattern: re.Pattern[str]) -> Iterator[Attack]:
     """Texts of any length for ``pattern``."""
     tree = _parser.parse(pattern.pattern, pattern.flags)
     signs = _representatives(tree)
+    # A search begins at each of these, also inside a repetition that takes all characters of their set alike.
+    signs += sorted({whole[0] for one in signs for whole in _wholes(tree, one) if whole} - set(signs))
     seen = set[tuple[str, str, str]]()
     for prefer in signs:
         wholes = [(before, "", 0) for before in _wholes(tree, prefer)]
@@ -60,7 +62,8 @@ def _repeats(items: Items, before: str, prefer: str) -> Iterator[tuple[str, str,
     for operation, argument in items:
         if operation in REPEATS:
             _, most, body = argument
-            yield before, _sample(body, prefer), int(most)
+            for unit in _wholes(body, prefer):
+                yield before, unit, int(most)
         for inner in _inner(operation, argument):
             yield from _repeats(inner, before, prefer)
         before += _sample([(operation, argument)], prefer)
@@ -72,6 +75,8 @@ def _wholes(items: Items, prefer: str) -> Iterator[str]:
     for operation, argument in items:
         if operation is op.BRANCH:
             yield from (_sample(one, prefer) for one in argument[1])
+        elif operation is op.SUBPATTERN and len(items) == 1:
+            yield from _wholes(argument[-1], prefer)
 
 
 def _inner(operation: Any, argument: Any) -> list[Items]:

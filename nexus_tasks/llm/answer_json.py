@@ -18,7 +18,10 @@ _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)  # of models that reason in their reply
 _UNKNOWN = "extra_forbidden"  # the last part of the place of such a fault is the model's own word
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
-_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*+[}\]])')
+_TRAILING_COMMA = re.compile(r",(?=\s*+[}\]])")
+# The second group is empty when the string does not end. The expression takes such a string, too: a search that began
+# again at each of its escaped quotes would take quadratic time.
+_STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+("|))|{_TRAILING_COMMA.pattern}', re.DOTALL)
 _MOST_STARTS = 50  # code fences of a text, or braces at which an object may begin; chosen by hand
 
 
@@ -52,7 +55,7 @@ def _among(text: str, answer: type[AnswerT], error: ValueError) -> AnswerT:
     """The one answer in a text that is not JSON. Two different ones may be a quotation and the answer: neither is."""
     found: AnswerT | None = None
     why = error
-    for value in _values(_TRAILING_COMMA.sub(lambda match: match[1] or "", text)):
+    for value in _values(_STRING_OR_TRAILING_COMMA.sub(_mended, text)):
         try:
             fitting = _fit(value, answer)
         except ValidationError as unfit:
@@ -64,6 +67,12 @@ def _among(text: str, answer: type[AnswerT], error: ValueError) -> AnswerT:
     if found is None:
         raise why
     return found
+
+
+def _mended(match: re.Match[str]) -> str:
+    """A string as it is, or nothing in place of a trailing comma. A quote without a second one begins no string."""
+    said = match[1] or ""
+    return said if match[2] or not said else _TRAILING_COMMA.sub("", said)
 
 
 def _values(text: str) -> Iterator[Any]:

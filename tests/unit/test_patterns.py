@@ -12,6 +12,7 @@ import pytest
 from nexus_tasks.cognition.echo import _without_logs
 from nexus_tasks.cognition.extraction.tool_calls import _names_memory
 from nexus_tasks.cognition.observing.message_text import _without_reasoning, text_of
+from nexus_tasks.llm.answer_json import _STRING_OR_TRAILING_COMMA, _mended
 from nexus_tasks.llm.offline.reading import _BREAK
 from nexus_tasks.transcripts.claude_code import _command
 from nexus_tasks.transcripts.scrubbing import scrub
@@ -31,6 +32,7 @@ OLD = {  # expressions that the package had, and that held a worker for seconds 
     "command": re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL),
     "break": re.compile(r"[,.;:!?()–—]+(?=\s|$)|\s-+\s|\b(?:but|and|because|so|when|while|if)\b", re.IGNORECASE),
     "opening": re.compile(r"(?:(?:wow|aww?|haha\w*)(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)+\Z", re.IGNORECASE),
+    "comma": re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*+[}\]])'),
     "told": re.compile(
         rf"(?P<noun>{NAME})\b(?:\s+(?:for|of|on|at|to)\s+[\w .@'’/-]{{1,40}}?)?"
         r"(?P<verb>\s+(?:is|was|will\s+be|to|=)\s*:?|\s*[:=])\s+(?:(?:now|set\s+to)\s+)?(?P<value>\S{3,80})"
@@ -99,6 +101,9 @@ def test_the_scans_give_what_the_patterns_gave(seed: int) -> None:
         assert _command(text) == (" ".join(filter(None, match.groups())) if match else None), text
         text = _soup(".|,| |-|but|so|)|...|a|\n|!", number)
         assert _BREAK.split(text) == OLD["break"].split(text), text
+        text = _soup('"|\\|,|}|]| |{|a|\\"', number)
+        mended = OLD["comma"].sub(lambda match: match[1] or "", text)
+        assert _STRING_OR_TRAILING_COMMA.sub(_mended, text) == mended, text
 
 
 # --- whole functions --------------------------------------------------------------------------------------------------
