@@ -97,13 +97,13 @@ def move(
 
 @app.command()
 def erase(namespace: Name, cell: Cell, json: Json = False) -> None:
-    """Delete the copy of a moved namespace that `nexus cells move --keep` has left in its old cell."""
+    """Delete what a cell still has of a namespace that lives in another cell, such as the copy of `move --keep`."""
     from nexus_tasks.services.cells import moving
 
     cells = _cells()
     if cell not in cells.deployments:
         raise typer.BadParameter(f"{cell!r} is none of {', '.join(sorted(cells.deployments))}.")
-    gone = moving.erase_copy(cells.deployments[cell], namespace)
+    gone = moving.erase_copy(cells, namespace, cell)
     if json:
         emit({"deleted": gone})
     else:

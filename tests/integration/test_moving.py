@@ -9,13 +9,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nexus_tasks import Cells, Message, Nexus, reflect_perspective
 from nexus_tasks.deployment import use
-from nexus_tasks.errors import InvalidInput, NamespaceMoved, NamespaceMoving, NexusError, Transient
+from nexus_tasks.errors import (
+    InvalidInput,
+    NamespaceMoved,
+    NamespaceMoving,
+    NexusError,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services.cells import buffers, moving
 from nexus_tasks.services.cells.moving import STEPS, Step, move
@@ -125,8 +133,8 @@ def test_a_namespace_comes_back(both: TwoCells) -> None:
     assert everything(both.one) == before
     assert residence(both.two, ACME) == "left"
     with pytest.raises(InvalidInput):
-        moving.erase_copy(both.cells.deployments["one"], ACME)
-    assert moving.erase_copy(both.cells.deployments["two"], ACME)["memories"] == len(before["memories"])
+        moving.erase_copy(both.cells, ACME, "one")
+    assert moving.erase_copy(both.cells, ACME, "two")["memories"] == len(before["memories"])
     move(both.cells, ACME, "two")
     assert everything(both.two) == before
 
@@ -185,6 +193,54 @@ def test_a_move_can_be_given_up_until_the_switch(both: TwoCells) -> None:
     assert both.cells.moves() == []
     move(both.cells, ACME, "two")  # it copies anew, and not what the first attempt has left there
     assert len(everything(both.two)["memories"]) == len(before["memories"]) + 1
+
+
+def given_up(both: TwoCells) -> None:
+    """Give a move up that was cut off after the copy."""
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="copy"), 0)
+    assert everything(both.two)
+    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+
+
+def test_a_move_that_is_given_up_leaves_no_copy_that_an_erasure_would_miss(both: TwoCells) -> None:
+    before = everything(both.one)
+    given_up(both)
+    assert everything(both.two) == {}
+    assert everything(both.one) == before
+    with pytest.raises(NamespaceMoved):
+        Nexus(both.cells.deployments["two"]).remember(ACME, "For the wrong cell.")
+
+
+def test_a_copy_that_a_move_left_in_a_cell_that_was_away_can_be_erased(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: object) -> None:
+        raise StorageUnavailable("Postgres is away.")
+
+    before = everything(both.one)
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "_erase_copy", away)
+        given_up(both)
+    assert f"Run `nexus cells erase {ACME} two`" in caplog.text
+    assert moving.erase_copy(both.cells, ACME, "two")["memories"] == len(before["memories"])
+    assert (everything(both.one), everything(both.two)) == (before, {})
+
+
+def test_what_a_move_goes_on_with_is_not_erased(both: TwoCells) -> None:
+    steps: tuple[Step, ...] = ("copy", "switch", "leave")
+    for last in steps:
+        os.waitpid(move_in_child(both.cells, ACME, "two", die_after=last), 0)
+        for cell in ("one", "two"):
+            refused = eventually(partial(_refused, both, cell), within=30)
+            assert "has not left this cell" in refused
+    eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+
+
+def _refused(both: TwoCells, cell: str) -> str:
+    """Why a copy is not erased; empty until Postgres has seen that the killed process is gone."""
+    with pytest.raises((InvalidInput, Transient)) as raised:
+        moving.erase_copy(both.cells, ACME, cell)
+    return "" if isinstance(raised.value, Transient) else str(raised.value)
 
 
 # --- written meanwhile ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ The steps, in their order. Each is safe to repeat, so that a move that was cut o
 9. ``erase``: the old cell deletes its copy. Its row of the namespace stays, and refuses old clients.
 10. ``end``: the directory forgets the move.
 
-Before ``switch``, moving the namespace to where it is gives the move up.
+Before ``switch``, moving the namespace to where it is gives the move up, and deletes the copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Literal, get_args
 from sqlalchemy import text
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
-from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request
@@ -153,8 +153,14 @@ def _give_up(cells: Cells, one: _Move) -> None:
     with cells.directory.database.transaction() as tx:
         directory.end_move(tx, one.namespace, one.id)  # from now on `switch` refuses this move
     _reside(cells.deployments[one.old], one.namespace, "here", None, one.id)
-    # What the other cell has of it is deleted by the next move there.
     _let_jobs_run(cells.deployments[one.old], one.namespace)
+    try:  # an erasure in the old cell would not reach the copy
+        _erase_copy(cells.deployments[one.new], one.namespace, one.old)
+    except StorageUnavailable as error:
+        log.warning(
+            "The cell %s may have a copy of %s still: %s Run `nexus cells erase %s %s`.",
+            *(one.new, one.namespace, error.message, one.namespace, one.new),
+        )
 
 
 def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], object]) -> MoveReceipt:
@@ -184,7 +190,7 @@ def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], objec
     _carry(old, new, one.namespace)
     note("carry")
     if not keep:
-        erase_copy(old, one.namespace)
+        _erase_copy(old, one.namespace, one.new)
         note("erase")
     with cells.directory.database.transaction() as tx:
         directory.end_move(tx, one.namespace, one.id)
@@ -313,22 +319,46 @@ def _let_jobs_run(deployment: Deployment, namespace: str) -> None:
         log.warning("Redis is away, so the jobs of %s obey within 60 s: %s", namespace, error)
 
 
-def erase_copy(old: Deployment, namespace: str) -> dict[str, int]:
-    """Delete what a cell still has of a namespace that has left it. Returns the number of deleted rows of each table.
+def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
+    """Delete what a cell has of a namespace that has left it, or of a namespace whose move there was given up.
+
+    Returns:
+        The number of deleted rows of each table.
 
     Raises:
-        InvalidInput: the namespace lives in this cell.
+        InvalidInput: the namespace lives in this cell, is moving to it, or was never there.
+        Transient: another process moves the namespace.
     """
-    with old.database.transaction() as tx:
+    check_namespace(namespace)
+    with tenancy.unlimited(), _alone(cells, namespace):
+        cells.forget(namespace)
+        with cells.directory.database.transaction() as tx:
+            row = directory.find(tx, namespace)
+            used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
+        gone = None if cell in used else _erase_copy(cells.deployments[cell], namespace, used[0])
+    if gone is None:
+        raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
+    return gone
+
+
+def _erase_copy(deployment: Deployment, namespace: str, lives_in: str) -> dict[str, int] | None:
+    """Delete a namespace's rows in a cell where it does not live. ``None``: the cell has none, or it lives there."""
+    with deployment.database.transaction() as tx:
+        # The row of the namespace stays, and refuses clients that remember this cell from an earlier move.
         owner = tx.scalar(
-            text("SELECT id FROM namespaces WHERE name = :n AND residence = 'left' FOR UPDATE"), {"n": namespace}
+            text(
+                "UPDATE namespaces SET residence = 'left',"
+                " other_cell = CASE residence WHEN 'left' THEN other_cell ELSE :cell END"
+                " WHERE name = :n AND residence IN ('left', 'arriving') RETURNING id"
+            ),
+            {"n": namespace, "cell": lives_in},
         )
         if owner is None:
-            raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
+            return None
         gone = dict(removing.remove_namespace(tx, int(owner), spared=()))
         audit.record(tx, "erase.moved", namespace, gone)
-    index = ClaimIndex(old.claims)
+    index = ClaimIndex(deployment.claims)
     for state in STATES:
-        _drop(old, index.every(state, namespace))
-    vacuum.rewrite_tables(old.database, files=old.settings.embedded)
+        _drop(deployment, index.every(state, namespace))
+    vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return gone
