@@ -75,7 +75,7 @@ def counted(tokens: object) -> int:
 
     What is no whole number counts as 0.
     """
-    return min(max(tokens, 0), 2**31 - 1) if isinstance(tokens, int) else 0
+    return min(max(tokens, 0), 2**31 - 1) if isinstance(tokens, int) and not isinstance(tokens, bool) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

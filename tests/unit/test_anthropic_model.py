@@ -22,6 +22,7 @@ from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.answers import together
 from tests.standin.samples import DIGEST, derive
+from tests.standin.wire import Reply
 
 
 @pytest.fixture(autouse=True)
@@ -238,6 +239,38 @@ def test_a_gateways_page_with_status_200_is_no_message(model, standin):
     standin.faults.append(page)
     with pytest.raises(errors.Transient, match="no message"):
         model.complete(derive())
+
+
+@pytest.mark.parametrize("body", ["<html>", "", "[" * 100_000, '{"usage":' + "9" * 6_000 + "}"])
+def test_a_message_that_is_no_json_is_waited_out(model, standin, monkeypatch, body):
+    monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, body))
+    with pytest.raises(errors.Transient, match="no JSON"):
+        model.complete(derive())
+
+
+BEGUN = {"type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}
+TEXT = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [{"type": "message_start", "message": None}],
+        [{"type": "message_start", "message": BEGUN}, TEXT],
+        [{"type": "message_start", "message": BEGUN | {"content": None}}, TEXT],
+        [{"type": "message_start", "message": BEGUN}, TEXT | {"delta": {"type": "text_delta", "text": None}}],
+        [{"type": "message_start", "message": BEGUN}, {"type": "message_delta", "delta": None, "usage": None}],
+    ],
+)
+def test_a_reply_in_pieces_that_make_no_message_is_waited_out(model, standin, monkeypatch, pieces):
+    told = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in pieces)
+    monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, told, kind="text/event-stream"))
+    with pytest.raises(errors.Transient):
+        model.stream(derive(), lambda _: None)
+
+
+def test_a_usage_that_is_no_number_counts_as_none():
+    assert [counted(tokens) for tokens in (True, "7", None, -1, 1.5)] == [0] * 5
 
 
 def test_the_largest_settings_are_not_refused_by_the_sdk(settings):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nexus_tasks.errors import Misconfigured
+from nexus_tasks.errors import Misconfigured, Transient
 from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.client_holder import ClientHolder
 from nexus_tasks.llm.deadline import event_hooks
@@ -44,6 +44,11 @@ class ClaudeClient:
                 # The SDK drops a refused token only when the SDK retries, and the SDK's retries are off.
                 self.holder.forget(client)
             raise job_error(error) from None
+        except (ValueError, RecursionError) as error:  # the SDK does not translate the errors of reading an answer
+            raise Transient(
+                "The Claude API (or a gateway before it) answered with something that is no JSON"
+                f" ({type(error).__name__})."
+            ) from None
 
 
 def _build(settings: Settings) -> anthropic.Anthropic:
