@@ -17,6 +17,7 @@ from rich.segment import Segment
 
 from nexus_tasks.types import plain
 from nexus_tasks.types.hidden_characters import escape_in_json, show_hidden
+from nexus_tasks.types.unicode_form import takes_unicode
 
 PAGE_WIDTH, _ENDLESS = 80, 1_000_000  # columns
 
@@ -45,8 +46,7 @@ def json_wanted() -> bool:
 
 def emit(document: object) -> None:
     """Print one JSON document. Times in the document have the format ISO 8601 with a zone."""
-    unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    print(escape_in_json(json.dumps(plain(document), ensure_ascii=not unicode, indent=2)))
+    print(escape_in_json(json.dumps(plain(document), ensure_ascii=not takes_unicode(sys.stdout), indent=2)))
 
 
 def say(text: str) -> None:

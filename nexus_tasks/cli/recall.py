@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as encoder
 from typing import Annotated, Literal
 
 import typer
@@ -25,7 +24,6 @@ from nexus_tasks.cli.options import (
     Until,
 )
 from nexus_tasks.cli.output import emit, hint, say, warn
-from nexus_tasks.types.hidden_characters import escape_in_json
 
 
 def search(
@@ -138,7 +136,7 @@ def context(
         emit(block)
         return
     if format in ("anthropic", "openai"):
-        print(escape_in_json(encoder.dumps(block.messages, ensure_ascii=False, indent=2)))
+        emit(block.messages)
     else:
         # The text goes into a prompt, so its lines must stay whole. `say` wraps no line.
         say(block.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -109,6 +110,8 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
                 print(f"{words.count(read.revised, 'fact')} revised.")
         return
     nexus = connect()
+    if path == STANDARD and isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # an export is UTF-8, whatever the locale is
     with working(f"reading {path}"), explain_interrupt(lambda: "Nothing of the file is stored."):
         receipt = nexus.import_(namespace, sys.stdin if path == STANDARD else path)
     if json:

@@ -20,6 +20,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
+from nexus_tasks.types.unicode_form import takes_unicode
 
 
 def export(
@@ -59,9 +60,10 @@ def _write(
     deployment: Deployment, namespace: str, namespace_id: int, file: TextIO, note: Callable[[int], None]
 ) -> dict[str, int]:
     rows: dict[str, int] = {}
+    escaped = not takes_unicode(file)  # JSON writes each character in ASCII too, so nothing is lost
     with deployment.database.snapshot() as tx:
         for position, document in enumerate(writing.lines(tx, namespace_id)):
-            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+            file.write(json.dumps(document, ensure_ascii=escaped) + "\n")
             if name := document.get("table"):
                 rows[name] = rows.get(name, 0) + 1
             note(position)

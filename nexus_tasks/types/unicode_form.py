@@ -1,9 +1,10 @@
-"""Unicode form NFC in linear time."""
+"""Unicode form NFC in linear time, and whether a stream takes Unicode."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import TextIO
 
 # No combining mark is a word character of `re`. A run may also have emoji and signs; `_with_joiners` counts the marks.
 _RUN = re.compile(r"[^\w\x00-\x7f]{31,}")
@@ -30,3 +31,8 @@ def _with_joiners(run: re.Match[str]) -> str:
             marks = len(whole)
         parts.append(character)
     return "".join(parts)
+
+
+def takes_unicode(stream: TextIO) -> bool:
+    """Whether a text stream can write every character. In the locale of a terminal or of a job of cron it may not."""
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "").startswith("utf")

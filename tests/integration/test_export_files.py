@@ -107,6 +107,30 @@ def test_a_terminal_is_asked(spoken: Sandbox, tmp_path: Path) -> None:
         assert (path.read_text() == "mine") == (code == 1)
 
 
+@pytest.mark.parametrize("encoding", ["iso8859-1", "ascii", "cp1252"])
+def test_an_export_through_a_pipe_loses_no_character_in_any_locale(
+    here: Sandbox, tmp_path: Path, encoding: str
+) -> None:
+    told = "Grüße aus 東京 😀"
+    say(told)
+    settings = here.environment | {"PYTHONIOENCODING": encoding}
+
+    def run(*line: str, given: bytes = b"") -> bytes:
+        command = [sys.executable, "-P", "-m", "nexus_tasks.cli.main", *line]
+        ran = subprocess.run(command, input=given, capture_output=True, env=settings, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    written = run("export", "-", "--namespace", NAMESPACE)
+    assert told in [json.loads(line).get("content") for line in written.splitlines()]
+    in_utf8 = tmp_path / "memory.jsonl"
+    Nexus().export(NAMESPACE, in_utf8)
+    run("import", "-", "--namespace", "again", given=in_utf8.read_bytes())
+    assert [one.content for one in Nexus().session("again", "chat").said] == [told]
+    prompt = run("context", "--namespace", "again", "--session", "chat", "--format", "openai")
+    assert told in json.dumps(json.loads(prompt), ensure_ascii=False)
+
+
 def test_a_dash_is_the_standard_output_and_input(
     spoken: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
