@@ -20,6 +20,9 @@ from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.types.hidden_characters import show_hidden
 
+_WIDEST = 10_000  # columns
+_STDERR = 2  # the descriptor
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _UsageError: Any = typer.BadParameter.__mro__[1]  # Typer exports only this subclass
 
 app = typer.Typer(
@@ -50,6 +53,7 @@ def nexus(
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its code."""
+    _let_no_message_fail()
     lost = _open_closed_streams()
     code = _run()
     if lost and lost.written and not code:
@@ -65,6 +69,7 @@ def _run() -> int:
         from typer import rich_utils  # the console of --help and of usage errors
 
         rich_utils.COLOR_SYSTEM = None
+    _forget_impossible_sizes()
     answer_shell()
     environment_file.load()
     try:
@@ -89,7 +94,7 @@ def _run() -> int:
     except NexusError as error:
         return _told(fail, error)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.errno in _FULL:
             return _told(fail, _unwritable(error))
         return _told(crash, error)
     except Exception as error:  # people get one line instead of a traceback
@@ -97,13 +102,25 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
+def _forget_impossible_sizes() -> None:
+    """Ignore a size of the terminal of no columns, in which rich prints nothing, or of millions, which it fills."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if size.isdecimal() and (len(size) > 9 or not 0 < int(size) <= _WIDEST):
+            del os.environ[name]
+
+
 def _told(report: Callable[[Any], int], what: object) -> int:
     """Report a failure. With ``--json`` it goes to the standard output, which may be closed or full by now."""
     try:
         code = report(what)
         sys.stdout.flush()
-    except OSError:
+    except BrokenPipeError:
         hang_up()
+        return FAILED
+    except OSError as error:
+        hang_up()
+        print(f"error: The output cannot be written: {os.strerror(error.errno or 0)}.", file=sys.stderr)
         return FAILED
     return code
 
@@ -115,6 +132,25 @@ def _warn_of_mistyped_settings() -> None:
 
         for one in mistyped_settings():
             print(f"warning: {show_hidden(str(one))}", file=sys.stderr)
+
+
+class _Messages(FileIO):
+    """Standard error. A hint that a full disk does not take must not fail a command that has done its work."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return len(data)
+
+
+def _let_no_message_fail() -> None:
+    raw = getattr(sys.stderr, "buffer", None)  # a FileIO under PYTHONUNBUFFERED, and no file in a test
+    if isinstance(raw, BufferedWriter | FileIO) and raw.fileno() == _STDERR:
+        raw = _Messages(_STDERR, "w", closefd=False)
+        sys.stderr = TextIOWrapper(BufferedWriter(raw), encoding=sys.stderr.encoding, line_buffering=True)
 
 
 class _Lost(FileIO):
