@@ -84,7 +84,7 @@ class SessionBuffer:
     ) -> None:
         self.folder = os.fspath(folder) if folder is not None else default_folder()
         self.fsync = _policy(fsync or os.environ.get("NEXUS_BUFFER_FSYNC") or "interval")
-        self.max_bytes = max_bytes or int(os.environ.get("NEXUS_BUFFER_MAX_BYTES") or MAX_BYTES)
+        self.max_bytes = max_bytes or _most_bytes(os.environ.get("NEXUS_BUFFER_MAX_BYTES"))
         self.deployment = deployment or default_deployment_name()
         self._sessions = Sessions(self.folder, self.deployment, self.fsync, INTERVAL)
         self._room = 0  # bytes that may be written before the buffer's size is measured again
@@ -366,6 +366,15 @@ def _policy(name: str) -> Fsync:
     if name not in ("always", "interval", "off"):
         raise BufferError(f"There is no fsync policy {name!r}.", remedy="Use always, interval or off.")
     return cast("Fsync", name)
+
+
+def _most_bytes(given: str | None) -> int:
+    try:
+        return int(given or MAX_BYTES)
+    except ValueError:
+        raise BufferError(
+            f"NEXUS_BUFFER_MAX_BYTES={given} is no number of bytes.", remedy=f"Give a number, such as {MAX_BYTES}."
+        ) from None
 
 
 def _explain(error: OSError, folder: str) -> BufferError:

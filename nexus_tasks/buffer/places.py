@@ -24,7 +24,9 @@ def default_home() -> str:
     The value is ``NEXUS_HOME``, or the user's data folder when ``NEXUS_HOME`` is not set.
     """
     if home := os.environ.get("NEXUS_HOME"):
-        return os.path.join(os.getcwd(), os.path.expanduser(home))
+        home = os.path.expanduser(home)
+        # A hook may run in a folder that is deleted, which has no name.
+        return home if os.path.isabs(home) else os.path.join(os.getcwd(), home)
     if sys.platform == "darwin":
         return os.path.expanduser("~/Library/Application Support/nexus-tasks")
     data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")

@@ -18,6 +18,7 @@ from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
+from nexus_tasks.transcripts import context_file
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import dump, work
 from tests.sandbox import Sandbox, eventually
@@ -288,6 +289,48 @@ def hook_process(home: Path, event: dict[str, Any], **environment: str) -> subpr
         timeout=60,
         check=False,
     )
+
+
+def test_an_event_in_a_deleted_folder_is_kept(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": str(gone), "prompt": "hello"}
+    line = f'rmdir "{gone}" && exec {sys.executable} -m nexus_tasks.cli.entry hook claude-code'
+    env = {**os.environ, "NEXUS_HOME": str(tmp_path / "home")}
+    told = subprocess.run(
+        ["sh", "-c", line], cwd=gone, env=env, input=json.dumps(event).encode(), capture_output=True, check=False
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (0, b"", b"")
+    assert [session for _, session in SessionBuffer(tmp_path / "home" / "buffer").list()] == ["s"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="This system has no /dev/full.")
+def test_a_context_that_nobody_takes_fails_no_hook(tmp_path: Path) -> None:
+    environment = {"NEXUS_HOME": str(tmp_path), "NEXUS_HOOK_NAMESPACE": "acme"}
+    event = {"hook_event_name": "SessionStart", "session_id": "s", "cwd": str(tmp_path), "source": "startup"}
+    context_file.put(str(tmp_path), "acme", "Ann lives in Lisbon.\n")
+    with open("/dev/full", "w") as full:
+        told = subprocess.run(
+            [sys.executable, "-m", "nexus_tasks.cli.entry", "hook", "claude-code"],
+            input=json.dumps(event).encode(),
+            env={**os.environ, **environment},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert "No space left on device" in (tmp_path / "logs" / "hook.log").read_text()
+
+
+def test_a_namespace_of_no_text_and_a_wrong_limit_fail_no_hook(tmp_path: Path) -> None:
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": str(tmp_path), "prompt": "hello"}
+    done = hook_process(tmp_path, event, NEXUS_HOOK_NAMESPACE=os.fsdecode(b"\xff"), NEXUS_NAMESPACES="acme")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = hook_process(tmp_path, event, NEXUS_BUFFER_MAX_BYTES="1 GB")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    log = (tmp_path / "logs" / "hook.log").read_text()
+    assert "does not have the namespace \\udcff" in log
+    assert "NEXUS_BUFFER_MAX_BYTES=1 GB is no number of bytes." in log
 
 
 def test_as_a_process_without_any_server(tmp_path: Path) -> None:

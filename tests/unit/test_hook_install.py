@@ -178,7 +178,15 @@ def test_each_form_of_the_command_is_its_own(tmp_path: Path, own: str) -> None:
     assert json.loads(path.read_text()) == {"a": 1}
 
 
-@pytest.mark.parametrize(("text", "why"), [('{"a": 1, "a": 2}', "stands twice"), ("\ufeff{}", "byte order mark")])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"a": 1, "a": 2}', "stands twice"),
+        ("\ufeff{}", "byte order mark"),
+        ('{"a": 1e400}', "1e400 cannot be written back"),
+        ('{"a": [NaN]}', "NaN cannot be written back"),
+    ],
+)
 def test_what_cannot_be_written_back_is_refused(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "settings.json"
     path.write_text(text, encoding="utf-8")

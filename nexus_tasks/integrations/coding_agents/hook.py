@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] = (), *, agent: str = events.CLAUDE_CODE) -> i
         sys.stdout.flush()
     except BaseException as error:
         _log(error)
+        _drop_output()
     return 0
 
 
@@ -125,6 +126,14 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
+def _drop_output() -> None:
+    """Let the flush at exit succeed, although nobody takes the output. Otherwise the exit code would be 120."""
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # an AttributeError: the standard output is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _log(error: BaseException) -> None:
     """Log the error that stopped the hook. The text of the event is not logged, because it may contain secrets."""
     try:
@@ -139,7 +148,7 @@ def _log(error: BaseException) -> None:
         line = f"{strftime('%Y-%m-%dT%H:%M:%SZ', gmtime())} {type(error).__name__} {_reason(error)}"
         fd = os.open(path, flags, 0o600)
         try:
-            os.write(fd, f"{line}\n".encode())
+            os.write(fd, f"{line}\n".encode("utf-8", "backslashreplace"))
         finally:
             os.close(fd)
     except OSError:

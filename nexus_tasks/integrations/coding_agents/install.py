@@ -7,6 +7,7 @@ themselves, and the number 1 under ``version``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -189,13 +190,20 @@ def parsed(text: str) -> dict[str, Any]:
     if text.startswith("\ufeff"):
         raise ValueError("it begins with a byte order mark")
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("not JSON: it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
+    return found
+
+
+def _finite(number: str) -> float:
+    found = float(number)
+    if not math.isfinite(found):  # NaN, and numbers such as 1e400, which would be written as Infinity
+        raise ValueError(f"the number {number} cannot be written back")
     return found
 
 
