@@ -103,6 +103,7 @@ def in_context() -> dict[str, tuple[str, str]]:
         "cookie": (f"Cookie: theme=dark; session={secret}; lang=en", secret),
         "set-cookie": (f"Set-Cookie: sid={secret}; Path=/; HttpOnly", secret),
         "curl": (f"curl -u ann:{secret} https://example.org", secret),
+        "curl key": (f"curl -u {secret}: https://example.org", secret),
         "option": (f"deploy --password {secret} --verbose", secret),
         "option with =": (f"deploy --api-key={secret} --verbose", secret),
         "sshpass": (f"sshpass -p {secret} ssh host", secret),

@@ -56,6 +56,9 @@ TEXTS = [
     "API 키: {}",
     "Şifre: {}",
     "Lösenordet är {}.",
+    "curl -u {}: https://ledger.example",
+    "curl https://ledger.example --user '{}:'",
+    'wrangler secret put LEDGER_TOKEN <<< "{}"',
 ]
 VALUES = ["7fKq2Zr9LmXw4TbC", "Kd8wPz3Vn6Rt1Ys5", "qT4xBv7HjM2nLc9f"]
 
@@ -78,6 +81,13 @@ HARMLESS = [
     "The primary key is 4711, the sort key is created_at.",
     "First we try to read the username/password from $HOME/.pypirc,",
     "He ate salt and pepper chips: crisps.",
+    "except ImportError:\n    pass\nfrom base64 import b64decode",
+    "except ImportError:\n    pass\n\nfrom pip._vendor.urllib3.util import IS_PYOPENSSL",
+    "We pass to utf8_decoder what we read.",
+    'curl -u "$USER:" https://ledger.example',
+    "curl -u ann.longname@example.com: https://ledger.example",
+    'read -r TOKEN <<< "$(cat file1)"',
+    "+token=HTTP_STATUS_404_NOT_FOUND",
 ]
 
 
@@ -85,6 +95,12 @@ HARMLESS = [
 def test_a_secret_is_found(text: str) -> None:
     for value in VALUES:
         assert value not in scrub(text.format(value)), scrub(text.format(value))
+
+
+@pytest.mark.parametrize("line", ["+LEDGER_API_KEY={}", "  secret: {}", "LEDGER_API_KEY={}", "token = {}"])
+def test_a_value_in_capitals_is_no_constant_if_it_looks_generated(line: str) -> None:
+    value = "L89FGCRPIRFLURQ23SH6FWI86LIM9I42DU"
+    assert value not in scrub(line.format(value))
 
 
 @pytest.mark.parametrize("text", HARMLESS)

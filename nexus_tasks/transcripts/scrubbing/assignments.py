@@ -123,6 +123,13 @@ def _rules() -> tuple[_Follows, ...]:
             lazy(rf"[ \t]{{1,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
             _is_set,
         ),
+        # wrangler secret put API_TOKEN <<< "…"
+        _Follows(
+            None,
+            lazy(rf"(?:{_QUOTE})?[ \t]{{1,8}}<<<[ \t]{{0,8}}(?:{_QUOTE})?(?P<value>[^\s\"'<>\\]{{6,500}})"),
+            _is_set,
+            "<<<",
+        ),
         # define('DB_PASSWORD', '…'), setenv("API_KEY", "…")
         _Follows(
             lazy(rf"[(\s]{_QUOTE}[\w.-]{{0,40}}\Z"),
@@ -281,7 +288,7 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
         return False
     if ID_FIELD().match(plain):
         return False  # the name is that of a logger, and a field follows: `token: request_id=…`
-    if plain.isidentifier() and plain.isupper():
+    if plain.isidentifier() and plain.isupper() and not is_random(plain):
         return False  # the value is the name of a constant
     if shouted and assigned == "=":
         return "/" not in plain[:1] and (kind == "password" or not plain.isdigit())

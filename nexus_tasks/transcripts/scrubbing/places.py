@@ -99,6 +99,12 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             ("curl",),
             rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-u|--user)[\s=]{{0,3}}){quote}[^\s:\"'\\]{{1,100}}:([^\s\"'\\]{{1,200}})",
         ),
+        # A key in the place of the user, with no password, as Stripe and others take it.
+        (
+            "key",
+            ("curl",),
+            rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-u|--user)[\s=]{{0,3}}){quote}(?=[^\s:]{{0,100}}[0-9])([\w.+/=-]{{16,200}}):(?=[\s\"'`\\]|\Z)",
+        ),
         (
             "cookie",
             ("curl",),

@@ -285,6 +285,8 @@ def _is_told(match: re.Match[str], before: str) -> bool:
         return False
     if match["noun"].lower().startswith(("pin", "passcode")):
         return value.isdigit() and 4 <= len(value) <= 8
+    if match["noun"].lower() == "pass" and match["verb"].split()[:1] in (["to"], ["from"]):
+        return _stands_out(value)  # "pass to utf8_decoder", and the statement of Python before "from base64 import …"
     return looks_like_a_password(value) or (
         value.isalpha() and _is_last_word(match, value, _WHOSE().search(before) is not None)
     )
