@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
+from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from nexus_tasks import limits
@@ -21,6 +22,8 @@ from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
 from nexus_tasks.types.unicode_form import takes_unicode
+
+_IDLE_MS = 600_000  # the longest wait for the next line of an import, which may come from a slow pipe; chosen by hand
 
 
 def export(
@@ -99,6 +102,7 @@ def import_(
         with ExitStack() as stack:
             file = stack.enter_context(source.open(encoding="utf-8")) if isinstance(source, Path) else source
             tx = stack.enter_context(deployment.database.transaction())
+            tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}"))
             known = namespaces.ensure(tx, namespace)
             rows = _store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.services import transfer
 from nexus_tasks.storage import statistics
+from nexus_tasks.storage.engine import _SETTINGS
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.storage.transfer.tables import LEFT_BEHIND, TABLES
@@ -176,6 +179,15 @@ def test_a_file_that_is_no_whole_export_stores_nothing(here: Sandbox, exported: 
             Nexus().import_("copy", wrong)
     with pytest.raises(InvalidInput):
         Nexus().import_("copy", tmp_path / "nowhere")
+
+
+def test_an_import_waits_for_a_pipe_that_pauses(here: Sandbox, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tuple(re.sub(r"(idle_in_transaction_session_timeout) = \d+", r"\1 = 200", one) for one in _SETTINGS)
+    monkeypatch.setattr("nexus_tasks.storage.engine._SETTINGS", short)
+    lines = exported.read_text().count("\n")
+    with here.another() as deployment:
+        transfer.import_(deployment, "copy", exported, lambda line: time.sleep(0.6 if line == lines // 2 else 0))
+    assert {one.content for one in Nexus().memories("copy", levels=["raw"])} >= set(TALK)
 
 
 @pytest.mark.usefixtures("exported")
