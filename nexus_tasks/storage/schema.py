@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.errors import DeadlockDetected, ForeignKeyViolation, LockNotAvailable
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from nexus_tasks.storage import tenancy
@@ -31,6 +31,8 @@ _MIGRATIONS = Path(__file__).with_name("migrations")
 _TURN_SECONDS = 0.2  # between two looks whether another process still migrates
 _LOCK_MS = 5_000  # an upgrade waits so long for the lock of a table, and as long before it tries again
 _TRIES = 60  # which take 10 minutes of waiting
+# The last one: an erasure has deleted a row just when a migration wrote a reference to the row.
+_IN_THE_WAY = (LockNotAvailable, DeadlockDetected, ForeignKeyViolation)
 
 
 def config(url: str) -> Config:
@@ -115,8 +117,8 @@ def _patiently(engine: Engine, work: Callable[[Connection], T]) -> T:
             connection.commit()
             try:
                 return work(connection)
-            except OperationalError as error:
-                if not isinstance(error.orig, LockNotAvailable | DeadlockDetected) or not left:
+            except (OperationalError, IntegrityError) as error:
+                if not isinstance(error.orig, _IN_THE_WAY) or not left:
                     raise
                 log.warning("Another transaction is in the way of the upgrade; it tries again in 5 s.")
         time.sleep(_LOCK_MS / 1000)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from nexus_tasks.storage.migrations.online import commit
+from nexus_tasks.storage.migrations.online import commit, create_index, for_all_pages
 
 revision = "0022"
 down_revision = "0021"
 branch_labels = None
 depends_on = None
 
+REWRITES = ("reflection_changes",)  # see upgrade_plan.py
+
+_CHANGES = "reflection_changes"
 _STATE = "state IN ('queued','submitted','answered','failed'{more})"
 
 
@@ -26,9 +29,29 @@ def _check_state(more: str) -> None:
     op.create_check_constraint(op.f("ck_batch_requests_state"), "batch_requests", _STATE.format(more=more))
 
 
+def _remember_what_took_the_place() -> None:
+    op.execute(
+        f"ALTER TABLE {_CHANGES} ADD COLUMN IF NOT EXISTS superseded_by bigint,"
+        f" ADD COLUMN IF NOT EXISTS ended_at timestamptz, DROP CONSTRAINT IF EXISTS fk_{_CHANGES}_superseded_by"
+    )
+    op.create_foreign_key(
+        op.f(f"fk_{_CHANGES}_superseded_by"), _CHANGES, "memories", ["superseded_by"], ["id"], ondelete="SET NULL"
+    )
+    create_index(f"ix_{_CHANGES}_superseded_by", f"{_CHANGES} (superseded_by) WHERE superseded_by IS NOT NULL")
+    for_all_pages(
+        _CHANGES,
+        f"UPDATE {_CHANGES} AS c SET superseded_by = m.superseded_by, ended_at = m.valid_to"
+        " FROM memories AS m, reflections AS r WHERE m.id = c.memory_id AND r.id = c.reflection_id AND c.superseded"
+        " AND r.undone_at IS NULL AND m.valid_to IS NOT NULL AND c.ended_at IS NULL"
+        " AND c.ctid >= CAST(:first AS tid) AND c.ctid < CAST(:end AS tid)",
+    )
+
+
 def upgrade() -> None:
     op.execute("ALTER TABLE namespaces ADD COLUMN IF NOT EXISTS no_batches_until timestamptz")
     commit()  # a writer that has memories waits for no namespace
+    _remember_what_took_the_place()
+    # From here on nothing takes long: others wait for these tables until the end.
     for name in ("claim_key", "token"):
         op.add_column("budget_holds", sa.Column(name, sa.Text(), server_default="", nullable=False))
 
@@ -42,28 +65,6 @@ def upgrade() -> None:
     _check_state(",'abandoned'")
 
     op.add_column("perspectives", sa.Column("again", sa.ARRAY(sa.BigInteger()), server_default="{}", nullable=False))
-
-    op.add_column("reflection_changes", sa.Column("superseded_by", sa.BigInteger(), nullable=True))
-    op.add_column("reflection_changes", sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True))
-    op.create_foreign_key(
-        op.f("fk_reflection_changes_superseded_by"),
-        "reflection_changes",
-        "memories",
-        ["superseded_by"],
-        ["id"],
-        ondelete="SET NULL",
-    )
-    op.create_index(
-        "ix_reflection_changes_superseded_by",
-        "reflection_changes",
-        ["superseded_by"],
-        postgresql_where=sa.text("superseded_by IS NOT NULL"),
-    )
-    op.execute(
-        "UPDATE reflection_changes AS c SET superseded_by = m.superseded_by, ended_at = m.valid_to"
-        " FROM memories AS m, reflections AS r WHERE m.id = c.memory_id AND r.id = c.reflection_id AND c.superseded"
-        " AND r.undone_at IS NULL AND m.valid_to IS NOT NULL"
-    )
 
 
 def downgrade() -> None:
