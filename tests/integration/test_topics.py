@@ -110,6 +110,32 @@ def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     assert nexus("export", "--namespace", NAMESPACE).returncode == 2
 
 
+@pytest.mark.usefixtures("here")
+def test_a_topic_comes_back_from_markdown_as_it_was(tmp_path: Path) -> None:
+    contents = (
+        "one\u2028two\u2029three\x85four",
+        "    indented\n\ntext",
+        "x\u2028<!-- nexus:end -->\u2028y",
+        "above\n\n---\n\nbelow\n\n---\n\nend",
+        "```\nif (tea) {\n}\n```\n\n- [ ] more",
+    )
+    by_hand = "By hand:\n\n```\nwhile (tea) {\n}\n```\n\n---"
+    for number, content in enumerate(contents):
+        Nexus().write_topic(NAMESPACE, f"t{number}", content, name="Kiln")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    Nexus().import_markdown("copy", tmp_path)
+    files = [tmp_path / f"t{number}.md" for number in range(len(contents))]
+    for path in files:
+        path.write_text(f"{path.read_text()}\n{by_hand}\n")
+    for _ in range(2):
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+        Nexus().import_markdown(NAMESPACE, tmp_path)
+    for path, content in zip(files, contents, strict=True):
+        assert Nexus().topic("copy", path.name).content == content
+        assert Nexus().topic(NAMESPACE, path.name).content == f"{content}\n\n{by_hand}"
+        assert path.read_text().count("By hand:") == 1
+
+
 OUTSIDE = (
     "../evil.md",
     "{folder}/evil.md",

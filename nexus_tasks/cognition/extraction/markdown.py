@@ -22,6 +22,11 @@ INDEX, FACTS = "MEMORY.md", "facts.md"
 BEGIN, END = "<!-- nexus:begin -->", "<!-- nexus:end -->"
 MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most characters of a line
 TYPES: tuple[str, ...] = get_args(TopicType)
+# Only a line feed ends a line here. `splitlines` would also split at others, such as U+2028 in a line of a topic.
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_BLANK = re.compile(
+    r"\A(?:\s*\n)?"
+)  # the blank lines at the beginning, without the indentation of the first other line
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
@@ -63,7 +68,7 @@ def parts(filename: str, text: str) -> tuple[str, str | None, str]:
     Raises:
         InvalidInput: one of the two marks is missing.
     """
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     begin = next((n for n, line in enumerate(lines) if line.strip() == BEGIN), None)
     end = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].strip() == END), None)
     if begin is None and end is None:
@@ -78,16 +83,31 @@ def parts(filename: str, text: str) -> tuple[str, str | None, str]:
 def merged(filename: str, text: str, body: str) -> str:
     """The text of a file with a new section. The rest of the file stays as it is.
 
-    Lines of ``body`` that stand outside of the section are left out, so that no line stands twice. A file without a
-    section gets one at its end, unless no line is left for it.
+    What stands outside of the section, apart from the frontmatter, is left out of ``body``, so that no line stands
+    twice. A file without a section gets one at its end, unless no line is left for it.
     """
     before, old, after = parts(filename, text)
-    outside = {line.strip() for line in f"{before}\n{after}".splitlines()}
-    kept = [line for line in body.splitlines() if not line.strip() or line.strip() not in outside]
-    new = "\n".join(kept).strip("\n")
+    lines = body.split("\n")
+    for by_hand in (_parted(before)[1], after):
+        lines = _without(lines, [line.strip() for line in by_hand.strip().split("\n")])
+    new = "\n".join(lines).strip("\n")
     if old is not None:
         return f"{before}{section(new)}{after}"
     return f"{before.rstrip()}\n\n{section(new)}" if new else text
+
+
+def _without(lines: list[str], others: list[str]) -> list[str]:
+    """``lines`` without ``others``: without the whole block of them, or else without each of them that has a word.
+
+    A line without a word, such as a rule or the fence of a block of code, often stands in both by chance.
+    """
+    bare = [line.strip() for line in lines]
+    at = "\n".join(("", *bare, "")).find("\n".join(("", *others, "")))
+    if at >= 0 and any(others):
+        first = "\n".join(("", *bare, "")).count("\n", 0, at)
+        return [*lines[:first], *lines[first + len(others) :]]
+    told = {line for line in others if any(map(str.isalnum, line))}
+    return [line for line, shown in zip(lines, bare, strict=True) if shown not in told]
 
 
 def read(filename: str, text: str) -> TopicDraft:
@@ -121,14 +141,19 @@ def read(filename: str, text: str) -> TopicDraft:
 
 
 def _parted(text: str) -> tuple[dict[str, str], str]:
-    lines = text.removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != "---":
-        return {}, text.strip()
+    lines = text.removeprefix("\ufeff").split("\n")
+    if lines[0].rstrip() != "---":
+        return {}, _unframed(text)
     end = next((n for n, line in enumerate(lines[1:], start=1) if line.rstrip() == "---"), None)
     if end is None:
-        return {}, text.strip()
+        return {}, _unframed(text)
     found = (_FIELD.fullmatch(line.strip()) for line in lines[1:end])
-    return {match[1]: _plain(match[2]) for match in found if match}, "\n".join(lines[end + 1 :]).strip()
+    return {match[1]: _plain(match[2]) for match in found if match}, _unframed("\n".join(lines[end + 1 :]))
+
+
+def _unframed(text: str) -> str:
+    """``text`` without blank lines and spaces around it, and with the indentation of its first line."""
+    return _BLANK.sub("", text.rstrip())
 
 
 def _plain(value: str) -> str:
