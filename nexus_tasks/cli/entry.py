@@ -5,11 +5,19 @@ from __future__ import annotations
 import gc
 import sys
 
+_INTERRUPTED = 130
 _AGENTS = ("claude-code", "codex", "cursor")
 
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its code."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # Ctrl-C while the modules are imported, or at the end
+        sys.exit(_INTERRUPTED)
+
+
+def _run() -> None:
     if sys.argv[1:2] == ["hook"] and len(sys.argv) > 2 and sys.argv[2] in _AGENTS and "--help" not in sys.argv:
         from nexus_tasks.integrations.coding_agents.hook import main as hook
 

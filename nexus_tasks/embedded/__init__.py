@@ -148,7 +148,10 @@ def _addresses(places: Places) -> ServerAddresses:
 
 
 def _absolute(home: Path) -> Path:
-    return home.expanduser().resolve()
+    try:
+        return home.expanduser().resolve()
+    except RuntimeError as error:  # a link that leads to itself, or a user that does not exist
+        raise EmbeddedError(f"{home} is no folder: {error}", remedy="Set NEXUS_HOME to another folder.") from None
 
 
 def _probe_disk(home: Path) -> None:

@@ -83,10 +83,11 @@ def prepare_home(home: Path) -> Account | None:
         The account that Postgres runs as. ``None`` means the user of this process.
 
     Raises:
-        EmbeddedError: ``home``, or a folder in it, belongs to another user.
+        EmbeddedError: ``home``, or a folder in it, belongs to another user, or the path is no text.
         OSError: a folder cannot be made.
     """
     account = postgres_account()
+    _check_text(home)
     make_folder(os.fspath(home))
     if home.stat().st_uid != os.geteuid():
         raise EmbeddedError(
@@ -98,6 +99,16 @@ def prepare_home(home: Path) -> Account | None:
     for name in ("redis", "logs"):
         make_folder(os.fspath(home / name))
     return account
+
+
+def _check_text(home: Path) -> None:
+    try:
+        os.fspath(home).encode()
+    except UnicodeEncodeError:
+        raise EmbeddedError(
+            f"The path {os.fsencode(home)!r} is not UTF-8, as Postgres needs it.",
+            remedy="Set NEXUS_HOME to another folder.",
+        ) from None
 
 
 # Files and folders of ``home``. When others may write to ``home``, another user could make one of them first, and read

@@ -398,6 +398,21 @@ def test_squatted_folder_for_sockets_is_not_used(new_home: Path) -> None:
 
 
 # --- what cannot work says why ----------------------------------------------------------------------------------------
+def test_a_path_that_is_no_text_is_refused(new_home: Path) -> None:
+    home = new_home / os.fsdecode(b"\xff")
+    with pytest.raises(EmbeddedError, match="is not UTF-8"):
+        embedded.ensure(home)
+    assert not home.exists()
+
+
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for home in (loop, Path("~no-such-user/nexus")):
+        with pytest.raises(EmbeddedError, match="is no folder"):
+            embedded.ensure(home)
+
+
 def test_file_in_the_way(new_home: Path) -> None:
     new_home.write_text("")
     with pytest.raises(EmbeddedError, match="in the way") as caught:

@@ -76,6 +76,14 @@ def test_an_impossible_width_is_ignored(columns: str) -> None:
     assert max(map(len, ran.stdout.splitlines())) < 200
 
 
+def test_an_interrupt_at_the_start_is_no_traceback() -> None:
+    code = (
+        "import gc, signal; gc.disable = lambda: signal.raise_signal(signal.SIGINT); import nexus_tasks.cli.entry as e"
+    )
+    ran = subprocess.run([sys.executable, "-c", f"{code}; e.main()"], capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, b"")
+
+
 def test_a_pipe_without_a_reader_ends_a_command_with_1() -> None:
     read, write = os.pipe()
     os.close(read)
