@@ -247,7 +247,10 @@ class Settings(BaseSettings):
     @field_validator("home")
     @classmethod
     def _home_of_a_user(cls, home: Path) -> Path:
-        return home.expanduser().absolute()  # child processes have another working folder
+        try:
+            return home.expanduser().absolute()  # child processes have another working folder
+        except RuntimeError as error:  # `~NAME` of a user that does not exist
+            raise ValueError(str(error).rstrip(".")) from None
 
     @field_validator("namespaces", "http_origins", mode="before")
     @classmethod

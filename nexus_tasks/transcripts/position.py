@@ -83,9 +83,11 @@ def load(folder: str, path: str) -> Position:
     try:
         with open(_file(folder, path), "rb") as file:
             found: dict[str, Any] = json.load(file)
-        return Position(int(found["offset"]), str(found["mark"]), dict(found["open_calls"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        position = Position(int(found["offset"]), str(found["mark"]), dict(found["open_calls"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Position()
+    # Without a mark, a wrong offset would never be noticed.
+    return position if position.mark and position.offset > 0 else Position()
 
 
 def save(folder: str, path: str, position: Position) -> None:

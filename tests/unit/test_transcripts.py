@@ -119,10 +119,21 @@ def test_a_file_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path)
     assert len(news.messages) == 4
 
 
-def test_a_position_that_cannot_be_read_is_the_beginning(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[" * 100_000,
+        '{"offset": 1e400, "mark": "x", "open_calls": {}}',
+        '{"offset": -5, "mark": "x", "open_calls": {}}',
+        '{"offset": 99999, "mark": "", "open_calls": {}}',
+    ],
+    ids=["cut off", "deep", "infinite", "negative", "without a mark"],
+)
+def test_a_position_that_cannot_be_read_is_the_beginning(tmp_path: Path, text: str) -> None:
     position.save(str(tmp_path), "t", Position(5, "x", {}))
     [file] = tmp_path.glob("*.json")
-    file.write_text("{")
+    file.write_text(text)
     assert position.load(str(tmp_path), "t") == Position()
 
 
