@@ -24,9 +24,8 @@ MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most
 TYPES: tuple[str, ...] = get_args(TopicType)
 # Only a line feed ends a line here. `splitlines` would also split at others, such as U+2028 in a line of a topic.
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_BLANK = re.compile(
-    r"\A(?:\s*\n)?"
-)  # the blank lines at the beginning, without the indentation of the first other line
+# The blank lines at the beginning. The indentation of the first other line is no part of them.
+_BLANK = re.compile(r"\A(?:\s*\n)?")
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
