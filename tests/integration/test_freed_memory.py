@@ -37,6 +37,14 @@ class Read:
     """Stands for what a handler reads: prompts, facts, vectors."""
 
 
+def trace() -> Any:
+    """Handle the message of a job as a worker's thread does. Returns what Celery's tracer returns."""
+    task = task_of(engine, "play")
+    asked = task.delay(name="a")
+    message = {"id": asked.id, "headers": {}, "delivery_info": {"routing_key": "maintenance"}, "hostname": "w@here"}
+    return build_tracer(task.name, task, app=task.app)(asked.id, [], {"name": "a"}, message)
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_run_leaves_nothing_behind(end: str) -> None:
     seen = list[weakref.ref[Any]]()
@@ -52,10 +60,7 @@ def test_a_run_leaves_nothing_behind(end: str) -> None:
         return JobOutcome(status="completed")
 
     BODIES["a"] = body
-    task = task_of(engine, "play")
-    asked = task.delay(name="a")
-    message = {"id": asked.id, "headers": {}, "delivery_info": {"routing_key": "maintenance"}, "hostname": "w@here"}
-    build_tracer(task.name, task, app=task.app)(asked.id, [], {"name": "a"}, message)
+    trace()
 
     assert [one() for one in seen] == [None, None]
 
@@ -65,10 +70,7 @@ def test_the_error_of_a_job_that_waits_keeps_its_words() -> None:
         raise Wait("ripeness", 9.0, "soon")
 
     BODIES["a"] = body
-    task = task_of(engine, "play")
-    asked = task.delay(name="a")
-    message = {"id": asked.id, "headers": {}, "delivery_info": {"routing_key": "maintenance"}, "hostname": "w@here"}
-    ended = build_tracer(task.name, task, app=task.app)(asked.id, [], {"name": "a"}, message)
+    ended = trace()
 
     assert ended.info.state == "RETRY"
     assert "ripeness (9.0 s) soon" in str(ended.info.retval)
