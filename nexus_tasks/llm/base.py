@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from nexus_tasks.errors import Permanent
 from nexus_tasks.llm.answers import Material
+from nexus_tasks.text import estimate_tokens
 
 Purpose = Literal["derive", "reflect", "digest", "observe", "condense", "topics", "facts", "answer"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
@@ -76,6 +77,12 @@ def counted(tokens: object) -> int:
     What is no whole number counts as 0.
     """
     return min(max(tokens, 0), 2**31 - 1) if isinstance(tokens, int) and not isinstance(tokens, bool) else 0
+
+
+def estimated(request: ModelRequest[Any], reply: str) -> Usage:
+    """The tokens of a call whose server counts none, by the length of its texts. So no call passes a budget unseen."""
+    prompt = request.instructions + request.transcript + request.question
+    return Usage(input_tokens=estimate_tokens(prompt), output_tokens=estimate_tokens(reply))
 
 
 @dataclass(frozen=True, kw_only=True)

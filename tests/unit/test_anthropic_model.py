@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -267,6 +268,23 @@ def test_a_reply_in_pieces_that_make_no_message_is_waited_out(model, standin, mo
     monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, told, kind="text/event-stream"))
     with pytest.raises(errors.Transient):
         model.stream(derive(), lambda _: None)
+
+
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": None, "output_tokens": None}])
+def test_tokens_that_a_gateway_does_not_count_are_estimated(model, standin, monkeypatch, usage):
+    counting = standin._reply
+
+    def reply(*given):
+        found = counting(*given)
+        return replace(found, body={**found.body, "usage": usage})
+
+    monkeypatch.setattr(standin, "_reply", reply)
+    request = derive()
+    completion = model.complete(request)
+    assert completion.answer is not None
+    prompt = len(request.instructions + request.transcript + request.question)
+    assert completion.usage.input_tokens == pytest.approx(prompt / 4, abs=2)
+    assert completion.usage.output_tokens > 10
 
 
 def test_a_usage_that_is_no_number_counts_as_none():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from nexus_tasks.llm.answer_json import is_misshapen, parse, why
 from nexus_tasks.llm.answer_schema import TOOL, in_words
 from nexus_tasks.llm.anthropic.schema import answer_schema
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted, estimated
 from nexus_tasks.llm.dialects import Dialect
 from nexus_tasks.llm.purposes import claude_name
 from nexus_tasks.llm.server_errors import redact
@@ -95,7 +95,7 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
             fault, detail, misshapen = "invalid", why(error), is_misshapen(error)
     return Completion(
         model=model,
-        usage=usage_of(message),
+        usage=usage_of(message) if _counts(message) else estimated(request, _text(message)),
         seconds=seconds,
         answer=answer,
         fault=fault,
@@ -131,6 +131,11 @@ def _fault(message: Message) -> tuple[Any, str]:
     if stop not in ("end_turn", "stop_sequence", None) and not called:
         return "invalid", redact(f"stopped with {stop}")
     return "", ""
+
+
+def _counts(message: Message) -> bool:
+    """Whether the server counts tokens. Some gateways before Claude do not."""
+    return isinstance(message.usage.input_tokens, int)
 
 
 def usage_of(message: Message) -> Usage:

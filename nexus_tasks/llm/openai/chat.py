@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nexus_tasks.errors import Transient
 from nexus_tasks.llm.answer_json import is_misshapen, parse, why
 from nexus_tasks.llm.answer_schema import TOOL, in_words, strict_schema
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Usage, counted, estimated
 from nexus_tasks.llm.dialects import Dialect
 from nexus_tasks.llm.server_errors import redact
-from nexus_tasks.text import estimate_tokens
 
 if TYPE_CHECKING:
     from openai.types import CompletionUsage
@@ -160,14 +159,13 @@ def _fault(reply: Reply) -> tuple[Any, str]:
 
 
 def _usage(reply: Reply, request: ModelRequest[Any]) -> Usage:
-    """The tokens by kind. Tokens that the server does not count are estimated, so that no call passes a budget unseen.
+    """The tokens by kind. Tokens that the server does not count are estimated.
 
     The server's number of input tokens includes those that were read from a cache or written to it.
     """
     used = reply.usage
     if used is None or not isinstance(used.prompt_tokens, int):
-        prompt = request.instructions + request.transcript + request.question
-        return Usage(input_tokens=estimate_tokens(prompt), output_tokens=estimate_tokens(reply.answer))
+        return estimated(request, reply.answer)
     details = used.prompt_tokens_details
     read = counted(getattr(details, "cached_tokens", 0))
     written = counted(getattr(details, "cache_write_tokens", 0))
