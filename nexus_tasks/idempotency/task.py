@@ -375,7 +375,7 @@ def drop_tracebacks(sender: Any = None, retval: object = None, **_others: object
             errors += [error.__cause__, error.__context__]
         if isinstance(error, Retry):
             errors.append(error.exc)
-            error.args = ()  # they contain the Retry itself
+            error.args = tuple(one for one in error.args if one is not error)  # Celery puts the Retry itself there
 
 
 _apps: WeakSet[Celery] = WeakSet()  # the applications that have this package's jobs

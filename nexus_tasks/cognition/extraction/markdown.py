@@ -96,17 +96,19 @@ def merged(filename: str, text: str, body: str) -> str:
 
 
 def _without(lines: list[str], others: list[str]) -> list[str]:
-    """``lines`` without ``others``: without the whole block of them, or else without each of them that has a word.
+    """``lines`` without the block of ``others``, and without each of ``others`` that has a word.
 
-    A line without a word, such as a rule or the fence of a block of code, often stands in both by chance.
+    A line without a word, such as a rule or the fence of a block of code, often stands in both by chance. So outside of
+    the block it stays.
     """
-    bare = [line.strip() for line in lines]
+    kept, bare = list(lines), [line.strip() for line in lines]
     at = "\n".join(("", *bare, "")).find("\n".join(("", *others, "")))
     if at >= 0 and any(others):
         first = "\n".join(("", *bare, "")).count("\n", 0, at)
-        return [*lines[:first], *lines[first + len(others) :]]
+        block = slice(first, first + len(others))
+        del kept[block], bare[block]
     told = {line for line in others if any(map(str.isalnum, line))}
-    return [line for line, shown in zip(lines, bare, strict=True) if shown not in told]
+    return [line for line, shown in zip(kept, bare, strict=True) if shown not in told]
 
 
 def read(filename: str, text: str) -> TopicDraft:
