@@ -111,7 +111,7 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
         return
     nexus = connect()
     if path == STANDARD and isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # an export is UTF-8, whatever the locale is
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # an export is UTF-8 in every locale
     with working(f"reading {path}"), explain_interrupt(lambda: "Nothing of the file is stored."):
         receipt = nexus.import_(namespace, sys.stdin if path == STANDARD else path)
     if json:

@@ -70,7 +70,10 @@ def _among(text: str, answer: type[AnswerT], error: ValueError) -> AnswerT:
 
 
 def _mended(match: re.Match[str]) -> str:
-    """A string as it is, or nothing in place of a trailing comma. A quote without a second one begins no string."""
+    """What replaces a match: a string stays, and a trailing comma goes.
+
+    A quotation mark that is never closed begins no string, so the trailing commas behind it go too.
+    """
     said = match[1] or ""
     return said if match[2] or not said else _TRAILING_COMMA.sub("", said)
 

@@ -80,7 +80,7 @@ def counted(tokens: object) -> int:
 
 
 def estimated(request: ModelRequest[Any], reply: str) -> Usage:
-    """The tokens of a call whose server counts none, by the length of its texts. So no call passes a budget unseen."""
+    """The tokens of a call, by the length of its texts. A budget needs them when the server counts none."""
     prompt = request.instructions + request.transcript + request.question
     return Usage(input_tokens=estimate_tokens(prompt), output_tokens=estimate_tokens(reply))
 

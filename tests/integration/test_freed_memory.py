@@ -24,7 +24,7 @@ ENDS = ("ok", "wait", "transient", "bug", "misconfigured", "permanent")
 @pytest.fixture(autouse=True)
 def no_collector(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
     Nexus().create_namespace("acme")
-    logging.disable()  # pytest keeps what is logged, with the tracebacks
+    logging.disable()  # pytest would keep the log records, whose tracebacks keep the run
     gc.collect()
     gc.disable()
     yield
@@ -74,4 +74,5 @@ def test_the_error_of_a_job_that_waits_keeps_its_words() -> None:
 
     assert ended.info.state == "RETRY"
     assert "ripeness (9.0 s) soon" in str(ended.info.retval)
+    assert "ripeness (9.0 s) soon" in repr(ended.info.retval)  # the event `task-retried` is sent after the end
     assert "raise_if_it_waits" in ended.retval.traceback  # Celery's events and results get it

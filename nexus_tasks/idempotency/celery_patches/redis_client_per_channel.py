@@ -8,9 +8,9 @@ After a failover without RST, the connections of a channel's pool are silent. Th
 an answer on each of them, one after the other: for acknowledgements, for events, for messages. The pool of this patch
 pings a connection that was idle for 1 s, and a lost connection takes the idle ones of its pool with it.
 
-A worker whose connection to Redis was lost makes a new one. kombu's event loop goes on to call the lost connection at
-each of its turns, and so keeps its objects and its epoll file. This patch makes the event loop forget a connection that
-is closed.
+A worker that has lost its connection to Redis makes a new one. At each of its turns, kombu's event loop still calls the
+lost connection, and so keeps the connection's objects and its epoll file. With this patch, the event loop forgets a
+connection that is closed.
 
 When the key of a queue is no list, because another program has written it, kombu's error would end every worker. This
 patch renames the key. Reconcile and the sweep send the messages again that were in it.

@@ -127,7 +127,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def _drop_output() -> None:
-    """Let the flush at exit succeed, although nobody takes the output. Otherwise the exit code would be 120."""
+    """Drop output that cannot be written. Otherwise Python's flush at exit would fail, with the exit code 120."""
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):  # an AttributeError: the standard output is closed

@@ -320,7 +320,7 @@ def _let_jobs_run(deployment: Deployment, namespace: str) -> None:
 
 
 def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
-    """Delete what a cell has of a namespace that has left it, or of a namespace whose move there was given up.
+    """Delete a cell's copy of a namespace. The namespace has left the cell, or its move to the cell was given up.
 
     Returns:
         The number of deleted rows of each table.
