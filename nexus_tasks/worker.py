@@ -56,7 +56,7 @@ from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelS
 from nexus_tasks.idempotency.celery_patches.consumer_timeout import ConsumerTimeoutStep
 from nexus_tasks.idempotency.celery_patches.errbacks import send_each_errback
 from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malformed_aside
-from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
+from nexus_tasks.idempotency.celery_patches.redis_transport import RedisClientStep
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.idempotency.celery_patches.unknown_kinds import keep_jobs_of_unknown_kinds
 from nexus_tasks.idempotency.engine import engine_of, has_jobs

@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection
 from kombu.transport import redis
 
-from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import Channel
+from nexus_tasks.idempotency.celery_patches.redis_transport import Channel
 from nexus_tasks.idempotency.redis_client import PONG_WITHIN
 from tests.sandbox import Sandbox
 from tests.silence import proxy

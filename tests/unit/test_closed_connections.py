@@ -7,7 +7,7 @@ from kombu import Connection
 from kombu.asynchronous import Hub
 from kombu.transport import redis
 
-from nexus_tasks.idempotency.celery_patches import redis_client_per_channel as patch
+from nexus_tasks.idempotency.celery_patches import redis_transport as patch
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Patch of kombu 5.7: a worker keeps one Redis client per channel, and checks idle connections before their next use.
+"""Patch of kombu 5.7's connections to Redis: a worker keeps one client per channel, and checks idle ones before use.
 
 kombu makes a client object for each acknowledgement and event. Each new client fills a table of about 200 callbacks.
 Therefore making a client takes more time than the Redis command itself. For short jobs, a worker spends a fifth of its
