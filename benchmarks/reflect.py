@@ -136,7 +136,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
                 [
                     f"{done:,}",
                     made,
-                    f"{used / made:,.0f}",
+                    f"{used / made:,.0f}" if made else "-",
                     f"{fresh:,}",
                     f"{fresh / every:.1f}",
                     f"{1_000 * seconds / every:.1f}",

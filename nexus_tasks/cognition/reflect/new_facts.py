@@ -145,8 +145,6 @@ def _with_nearest(
 ) -> tuple[ReflectMaterial | None, Sequence[tuple[int, int]], dict[int, reflections.LastSaid]]:
     """Find the eight facts nearest to each new fact, by words and vectors, and leave out pairs that cannot relate.
 
-    There is one search per new fact.
-
     Returns:
         The material, the pairs that are certainly duplicates, and the time at which each fact was last said. The
         material is ``None`` when no pair is left.

@@ -103,16 +103,16 @@ def rank(
         return []
     columns: Any = Candidate._make(zip(*found, strict=True))
     fits = np.flatnonzero(columns.fits)
-    words, vectors = np.array(columns.words), _known(columns.vector)
+    words, vectors = np.array(columns.words), known_cosines(columns.vector)
     turns = _Turns.of(found)
     near, near_vectors = turns.support(words), turns.support(vectors)
-    best = turns.sessions_best(_standardised(words) + weight * _standardised(vectors))
+    best = turns.sessions_best(standardised(words) + weight * standardised(vectors))
     times = np.array((columns.confidence, columns.validated_at, columns.occurred_at))
     confidence, validated, occurred = times[:, fits]
     # Ages are counted from the newest candidate, not from the clock. So the same question always gives the same order.
     scores = (
-        _standardised((words + near)[fits])
-        + weight * _standardised((vectors + near_vectors)[fits])
+        standardised((words + near)[fits])
+        + weight * standardised((vectors + near_vectors)[fits])
         + SESSION_SHARE * best[fits]
         + CONFIDENCE_WEIGHT * np.maximum(confidence - DECAY_PER_DAY * (validated.max() - validated) / DAY, 0.0)
         + RECENCY_WEIGHT * np.exp((occurred - occurred.max()) / DAY / RECENCY_DAYS)
@@ -224,7 +224,7 @@ class _Turns:
         return np.maximum(found, of_facts)
 
 
-def _known(cosines: Sequence[float | None]) -> Scores:
+def known_cosines(cosines: Sequence[float | None] | Scores) -> Scores:
     """Cosine similarities. A memory without a vector gets the lowest similarity of all other memories."""
     known = np.array(cosines, np.float64)  # NaN for ``None``
     missing = np.isnan(known)
@@ -232,7 +232,7 @@ def _known(cosines: Sequence[float | None]) -> Scores:
     return known
 
 
-def _standardised(scores: Scores) -> Scores:
+def standardised(scores: Scores) -> Scores:
     """(score − mean) / standard deviation, for each score. When all scores are equal, each result is 0."""
     deviation = scores.std()
     return (scores - scores.mean()) / deviation if deviation > 1e-12 else np.zeros(len(scores))

@@ -47,7 +47,6 @@ class Ranking:
     best: list[Ranked]
     missing_embeddings: int  # how many memories of the namespace have no vector
     covered: float  # the part of the question's words, by weight, that one memory has at the most
-    narrow: bool = False  # whether the search scored every memory that passes the filter
 
 
 def search(
@@ -88,8 +87,8 @@ def ranking(
         pool: the number of candidates to take by words, and again by vectors, in a namespace of more than 5,000
             vectors. ``None`` means ``limit``. Smaller namespaces always take ``limit``. At least :data:`POOL` are
             taken. Neighbours of messages come in addition.
-        narrow: the result's ``narrow`` of a search with the same filter a moment ago. The memories that pass the filter
-            are then not counted, which takes Postgres a sixth of a narrow search.
+        narrow: whether few memories pass the filter. ``None`` means that the search counts them, if the filter has a
+            subject or a session.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -122,9 +121,7 @@ def ranking(
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
     best = collapse(ranked, found, limit) if collapsed else ranked
-    return Ranking(
-        best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known), narrow=known.narrow
-    )
+    return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
 
 
 def _means_something(character: str) -> bool:
