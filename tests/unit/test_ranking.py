@@ -178,6 +178,18 @@ def test_the_best_of_its_session_lifts_a_message() -> None:
     assert order(*lone, hit, far)[:2] == [4, 5]
 
 
+def test_a_session_that_has_more_of_the_questions_words_lifts_its_messages() -> None:
+    """Two messages that say one word twice tell less of the question than two that say two words."""
+    same = [candidate(n, session_id=8, seq=50 * n, words=3.0, has=0b01) for n in (1, 2)]
+    more = [candidate(n, session_id=9, seq=50 * n, words=3.0, has=has) for n, has in ((3, 0b01), (4, 0b10))]
+    fact = candidate(5, level="explicit", sources=(4,))
+    found = rank([*same, *more, fact], weight=0.3, word_weights=[2.0, 2.0])
+    assert [one.id for one in found] == [3, 4, 1, 2, 5]
+    alone = next(one.score for one in rank([*same, fact], weight=0.3, word_weights=[2.0, 2.0]) if one.id == 5)
+    assert next(one.score for one in found if one.id == 5) > alone
+    assert [one.id for one in rank([*same, *more], weight=0.3)] == [1, 2, 3, 4]
+
+
 def test_a_fact_has_the_score_of_its_messages_and_their_neighbours() -> None:
     asked, answer = candidate(1, session_id=7, seq=1, words=4.0), candidate(2, session_id=7, seq=2)
     fact, other = candidate(3, level="explicit", sources=(2,)), candidate(4, level="explicit", sources=(9,))

@@ -4,7 +4,8 @@
             + 1.5 if the question names the author or subject
             + 1 if the memory is of the time that the question names
             + 2 if the memory contains a whole identifier of the question
-            + 0.4 · the session's best + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
+            + 0.4 · the session's best + 0.3 · standardised(the session's words)
+            + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
 hashed vectors (the vectors of the built-in embedder) and 0.8 for other vectors.
@@ -15,6 +16,8 @@ hashed vectors (the vectors of the built-in embedder) and 0.8 for other vectors.
 - **Sources.** A fact gets half of the greatest score of the messages that it was derived from, neighbours included.
 - **The session's best** is the mean of the two greatest scores in the session of a message, without the neighbours'
   share and counted from the least score. A fact has the sessions of its sources.
+- **The session's words** are the summed weights of the question's words that the messages of a session have together.
+  So two messages that have one word each lift their session more than two messages that have the same word.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
@@ -41,6 +44,7 @@ from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
 
 Scores: TypeAlias = npt.NDArray[np.float64]  # one for each candidate
+Words: TypeAlias = npt.NDArray[np.int64]  # for each candidate, a bit for each word of the question
 Places: TypeAlias = npt.NDArray[Any]  # numbers of candidates in the order in which they were found
 
 # The shares of a neighbouring turn's score: of the turns next to a message, and of turns further away.
@@ -51,6 +55,7 @@ WORDS_PER_TOKEN = 0.75  # words are counted by the estimated tokens (characters 
 SOURCE_SHARE = 0.5  # the share of its sources' score that a fact gets
 NAMED_BONUS, TIME_BONUS, IDENTIFIER_BONUS = 1.5, 1.0, 2.0  # in standard deviations
 SESSION_SHARE, SESSION_BEST = 0.4, 2
+SESSION_WORDS_SHARE = 0.3
 # The weights of vectors beside words. Hashed vectors know little that words do not know.
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
 CONFIDENCE_WEIGHT = 0.05  # chosen by hand, not measured: it decides between almost equal scores
@@ -84,6 +89,7 @@ def rank(
     found: Sequence[Candidate],
     *,
     weight: float,
+    word_weights: Sequence[float] = (),
     limit: int | None = None,
     named: Collection[str] = (),
     identified: Collection[int] = (),
@@ -95,6 +101,7 @@ def rank(
         found: the candidates, together with the neighbouring turns of each candidate that is a message, and the sources
             of each candidate that is a fact.
         weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
+        word_weights: the weights of the question's words, in the order of the bits of :attr:`Candidate.has`.
         named: the authors and subjects that the question names.
         identified: the ids of the memories that contain a whole identifier of the question.
         asked_time: the time that the question names.
@@ -107,6 +114,7 @@ def rank(
     turns = _Turns.of(found)
     near, near_vectors = turns.support(words), turns.support(vectors)
     best = turns.sessions_best(standardised(words) + weight * standardised(vectors))
+    session_words = turns.sessions_words(np.array(columns.has, np.int64), word_weights)
     times = np.array((columns.confidence, columns.validated_at, columns.occurred_at))
     confidence, validated, occurred = times[:, fits]
     # Ages are counted from the newest candidate, not from the clock. So the same question always gives the same order.
@@ -114,6 +122,7 @@ def rank(
         standardised((words + near)[fits])
         + weight * standardised((vectors + near_vectors)[fits])
         + SESSION_SHARE * best[fits]
+        + SESSION_WORDS_SHARE * standardised(session_words[fits])
         + CONFIDENCE_WEIGHT * np.maximum(confidence - DECAY_PER_DAY * (validated.max() - validated) / DAY, 0.0)
         + RECENCY_WEIGHT * np.exp((occurred - occurred.max()) / DAY / RECENCY_DAYS)
     )
@@ -216,12 +225,28 @@ class _Turns:
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
         top = rank < SESSION_BEST
         best = np.bincount(session[top], above[order[top]], len(starts)) / SESSION_BEST
+        return self._of_sessions(best)
+
+    def sessions_words(self, has: Words, weights: Sequence[float]) -> Scores:
+        """The weight of all words of the question that the messages of a candidate's session have together."""
+        together = np.zeros(len(self.turns), np.int64)  # by session, of which there are at most as many as messages
+        np.bitwise_or.at(together, self.sessions[self.turns], has[self.turns])
+        return self._of_sessions(weights_had(together, weights))
+
+    def _of_sessions(self, scores: Scores) -> Scores:
+        """The score of each candidate's session, and for a fact the greatest one of its sources' sessions."""
         found = np.zeros(self.count)
-        found[self.turns] = best[self.sessions[self.turns]]
+        found[self.turns] = scores[self.sessions[self.turns]]
         facts, sources = self.rests
         of_facts = np.zeros(self.count)
         np.maximum.at(of_facts, facts, found[sources])
         return np.maximum(found, of_facts)
+
+
+def weights_had(has: Sequence[int] | Words, weights: Sequence[float]) -> Scores:
+    """The sum of the weights of the words whose bits are set, for each element of ``has``."""
+    bits = np.array(has, np.int64)[:, None] >> np.arange(len(weights)) & 1
+    return np.asarray(bits @ np.array(weights, np.float64), np.float64)
 
 
 def known_cosines(cosines: Sequence[float | None] | Scores) -> Scores:

@@ -13,12 +13,12 @@ import numpy as np
 from nexus_tasks import limits
 from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words, weight_of_all
 from nexus_tasks.cognition.retrieval.collapse import collapse
-from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
+from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight, weights_had
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.candidates import Candidate, VectorScan, find_candidates
+from nexus_tasks.storage.searching.candidates import Candidate, VectorScan, WeightedWord, find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
 from nexus_tasks.storage.searching.identifiers import having, identifiers_of
 from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, QueryStats, read_query_stats
@@ -102,10 +102,11 @@ def ranking(
     if not any(map(_means_something, question)):
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
     way: VectorScan = "narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all"
+    words = weigh_words(known)
     found = find_candidates(
         tx,
         within,
-        weigh_words(known),
+        words,
         mean_length=known.mean_length,
         model=model,
         vector=vector,
@@ -115,13 +116,18 @@ def ranking(
     ranked = rank(
         found,
         weight=vector_weight(embedder.name),
+        word_weights=[word.weight for word in words],
         limit=FOR_EACH_HIT * limit + FOR_EACH_SEARCH if collapsed else limit,
         named=known.named,
         identified=having(tx, [one.id for one in found if one.fits], identifiers_of(question)),
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
     best = collapse(ranked, found, limit) if collapsed else ranked
-    return Ranking(best=best, missing_embeddings=known.missing_embeddings, covered=_covered(found, known))
+    return Ranking(
+        best=best,
+        missing_embeddings=known.missing_embeddings,
+        covered=_covered(found, known, words),
+    )
 
 
 def _means_something(character: str) -> bool:
@@ -129,10 +135,11 @@ def _means_something(character: str) -> bool:
     return character.isalnum() or (not character.isascii() and category(character).startswith("S"))
 
 
-def _covered(found: Sequence[Candidate], known: QueryStats) -> float:
+def _covered(found: Sequence[Candidate], known: QueryStats, words: Sequence[WeightedWord]) -> float:
     if known.memories < FEW and any(one.words > 0 for one in found):
         return 1.0  # among few memories a word's rarity says little
-    return max((one.has for one in found if one.fits), default=0.0) / max(weight_of_all(known), 1e-9)
+    had = weights_had([one.has for one in found if one.fits], [word.weight for word in words])
+    return float(had.max(initial=0.0)) / max(weight_of_all(known), 1e-9)
 
 
 def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:

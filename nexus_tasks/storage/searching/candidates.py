@@ -71,7 +71,7 @@ class Candidate(NamedTuple):
     event_from: float | None = None  # the time of which a fact speaks, from here to ``event_to``
     event_to: float | None = None
     sources: Sequence[int] = ()  # the messages that a fact was derived from; empty for other memories
-    has: float = 0.0  # the sum of the weights of the question's words that the memory has, however often it has them
+    has: int = 0  # the question's words that the memory has: bit n is set for the n-th of ``find_candidates``'s words
 
 
 def find_candidates(
@@ -99,6 +99,7 @@ def find_candidates(
         The candidates in no particular order.
     """
     narrow = way == "narrow"
+    bits = {word.key: 1 << place for place, word in enumerate(words)}  # at most ``MOST_WORDS``, so they fit in 64 bits
     finding = [word for word in words if word.finds or narrow]
     scoring = list(words) if narrow else [word for word in words if not word.finds]
     where = namespace_vectors(scope.values["namespace_id"], model)
@@ -108,8 +109,10 @@ def find_candidates(
             **scope.values,
             "finding": [word.key for word in finding],
             "finding_weights": [word.weight for word in finding],
+            "finding_bits": [bits[word.key] for word in finding],
             "scoring": [word.key for word in scoring],
             "scoring_weights": [word.weight for word in scoring],
+            "scoring_bits": [bits[word.key] for word in scoring],
             "saturation": K1 * (1 - B),
             "per_word": K1 * B / max(mean_length, 1.0),
             "most": K1 + 1,
@@ -130,7 +133,10 @@ _SECONDS = "date_part('epoch', {0})"
 _BY_ID = "SELECT * FROM memories WHERE id = {0}.memory_id OFFSET 0"
 _AMONG = "{0} = ANY (CAST((SELECT ids FROM every) AS bigint[]))"
 # The subqueries hide the number of words from the planner. Otherwise it plans each search anew, which takes 1 ms.
-_ASKED = "unnest((SELECT CAST(:{0} AS bigint[])), (SELECT CAST(:{0}_weights AS float8[]))) AS asked (key, weight)"
+_ASKED = (
+    "unnest((SELECT CAST(:{0} AS bigint[])), (SELECT CAST(:{0}_weights AS float8[])),"
+    " (SELECT CAST(:{0}_bits AS bigint[]))) AS asked (key, weight, bit)"
+)
 _FINDING, _SCORING = _ASKED.format("finding"), _ASKED.format("scoring")
 
 
@@ -187,7 +193,7 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
         ),
         every AS MATERIALIZED (SELECT array_agg(memory_id ORDER BY memory_id) AS ids FROM around),
         more AS MATERIALIZED (
-            SELECT p.memory_id, {_BM25} AS score, sum(asked.weight) AS has
+            SELECT p.memory_id, {_BM25} AS score, bit_or(asked.bit) AS has
             FROM {_SCORING}
             CROSS JOIN LATERAL (
                 SELECT memory_id, frequency, length FROM postings
@@ -208,7 +214,7 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
                {_SECONDS.format("coalesce(m.last_validated_at, m.created_at)")},
                m.author, m.tokens, m.level, m.content_key,
                {_SECONDS.format("m.event_from")}, {_SECONDS.format("m.event_to")}, coalesce(told.sources, '{{}}'),
-               {"coalesce(more.has, 0)" if narrow else "coalesce(scored.has, 0) + coalesce(more.has, 0)"}
+               {"coalesce(more.has, 0)" if narrow else "coalesce(scored.has, 0) | coalesce(more.has, 0)"}
         FROM (SELECT * FROM memories WHERE {_AMONG.format("id")} OFFSET 0) AS m
         {"" if narrow else "LEFT JOIN scored ON scored.memory_id = m.id"}
         LEFT JOIN more ON more.memory_id = m.id
@@ -238,7 +244,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
     )
     return f"""
         scored AS MATERIALIZED (
-            SELECT p.memory_id, {_BM25} AS score, sum(asked.weight) AS has
+            SELECT p.memory_id, {_BM25} AS score, bit_or(asked.bit) AS has
             FROM {_FINDING}
             CROSS JOIN LATERAL (
                 SELECT memory_id, frequency, length FROM postings
