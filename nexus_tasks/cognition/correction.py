@@ -16,7 +16,6 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage import conclusions, facts, perspectives
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
-from nexus_tasks.text import content_key
 from nexus_tasks.types import Message, to_utc
 from nexus_tasks.types.names import standing_rank
 
@@ -71,18 +70,33 @@ def existing_heir(tx: Transaction, old: Correctable, content: str) -> int | None
     return heir if said == content else None
 
 
-def same_fact(tx: Transaction, old: Correctable, content: str) -> int | None:
-    """Another valid fact of the perspective that says the same as ``content``."""
-    return tx.scalar(
-        select(Memory.id).where(
-            Memory.namespace_id == old.memory.namespace_id,
-            Memory.perspective_id == old.perspective.id,
-            Memory.content_key == content_key(content),
-            Memory.level == "explicit",
-            Memory.valid_to.is_(None),
-            Memory.id != old.memory.id,
-        )
+def same_fact(tx: Transaction, old: Correctable, message: Message) -> int | None:
+    """Another valid fact of the perspective that says the same as ``message``.
+
+    One that has expired is no such fact. It is ended here, because a perspective has at most one valid fact of a
+    content, and the correction becomes a fact of its own.
+    """
+    there = (
+        Memory.namespace_id == old.memory.namespace_id,
+        Memory.perspective_id == old.perspective.id,
+        Memory.content_key == facts.key_of(message.content, _begin(old, message)),
+        Memory.level == "explicit",
+        Memory.valid_to.is_(None),
+        Memory.id != old.memory.id,
     )
+    tx.execute(
+        update(Memory)
+        .where(*there, Memory.expires_at <= func.now())
+        .values(valid_to=func.greatest(Memory.expires_at, Memory.valid_from))
+        .execution_options(synchronize_session=False)
+    )
+    return tx.scalar(select(Memory.id).where(*there))
+
+
+def _begin(old: Correctable, message: Message) -> datetime:
+    """The time from which a correction holds: when it was said, and not before what it corrects."""
+    assert message.occurred_at is not None
+    return max(to_utc(message.occurred_at), old.memory.valid_from or datetime.min.replace(tzinfo=UTC))
 
 
 def revise(tx: Transaction, old: Correctable, message: Message, source: int | None, same: int | None) -> int:
@@ -93,8 +107,7 @@ def revise(tx: Transaction, old: Correctable, message: Message, source: int | No
         same: a fact that says the same already, and now supersedes ``old``.
     """
     memory, owner = old.memory, old.perspective
-    assert message.occurred_at is not None
-    when = max(to_utc(message.occurred_at), memory.valid_from or datetime.min.replace(tzinfo=UTC))
+    when = _begin(old, message)
     # The old fact ends first: a perspective has at most one valid fact of a content.
     tx.execute(update(Memory).where(Memory.id == memory.id).values(valid_to=when))
     pair = [(memory.id, same)] if same else []

@@ -61,7 +61,7 @@ def revise(
                 raise correction.superseded(old.memory)
             writer = SessionWriter(deployment, tx, known, SESSION)
             source = None
-            if (same := correction.same_fact(tx, old, message.content)) is None:
+            if (same := correction.same_fact(tx, old, message)) is None:
                 [source] = writer.store([message], observers=[]).memory_ids
             heir = correction.revise(tx, old, message, source, same)
             embeddings.store(tx, known.id, deployment.embedder.name, {heir: message.content}, vectors)

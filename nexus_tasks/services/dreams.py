@@ -11,7 +11,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.storage import namespaces
-from nexus_tasks.tasks import finish_dream
+from nexus_tasks.tasks import derive_memory, digest_session, finish_dream, follow_ups
 from nexus_tasks.tasks.handler import dry_context
 from nexus_tasks.types import DreamPlan, UndoReceipt, check_name, check_namespace
 
@@ -39,4 +39,12 @@ def undo(deployment: Deployment, namespace: str, reflection: int | str) -> UndoR
     elif not 1 <= reflection < 2**63:
         raise InvalidInput(f"reflection must be a reflection's number, not {reflection!r}.")
     check_namespace(namespace)
-    return deployment.database.commit(lambda tx: reflect.undo(tx, namespaces.get(tx, namespace).id, reflection))
+    receipt, again = deployment.database.commit(
+        lambda tx: reflect.undo(tx, namespaces.get(tx, namespace).id, reflection)
+    )
+    # The messages were derived before, so only a renewed request starts a run.
+    wanted = [request.renewed() for request in derive_memory.requests(namespace, again.derivations)]
+    wanted += [digest_session.request(namespace, key, "manual_rebuild") for key in again.digests]
+    if wanted:
+        follow_ups.ask(deployment, wanted)
+    return receipt

@@ -48,10 +48,18 @@ class FactDraft:
     def key(self) -> str:
         """The normalised content. Two drafts of a perspective with equal keys are the same fact.
 
-        "I swam last Friday" is another fact a week later, so the key of such a content ends with the day that it means.
+        See :func:`key_of`.
         """
-        meant = relative_time(self.content, self.valid_from, zone(self.time_zone))
-        return f"{content_key(self.content)}@{meant.begin:%Y-%m-%d}" if meant else content_key(self.content)
+        return key_of(self.content, self.valid_from, self.time_zone)
+
+
+def key_of(content: str, said: datetime, time_zone: str | None = None) -> str:
+    """The normalised ``content`` of a fact. Two facts of a perspective with equal keys are the same fact.
+
+    "I swam last Friday" is another fact a week later, so the key of such a content ends with the day that it means.
+    """
+    meant = relative_time(content, said, zone(time_zone))
+    return f"{content_key(content)}@{meant.begin:%Y-%m-%d}" if meant else content_key(content)
 
 
 class FactChange(StrEnum):

@@ -74,12 +74,19 @@ def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int
 
 
 def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
-    """The ids of memories that rest on the reflection's memories, but were not made by the reflection."""
+    """The ids of memories that rest on the reflection's memories, but were not made by the reflection.
+
+    Digests are left out, because an undo deletes them (see ``undo_correction.py``).
+    """
     conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
     return list(
         tx.scalars(
             select(Evidence.memory_id)
-            .where(Evidence.source_id.in_(conclusions), Evidence.memory_id.not_in(conclusions))
+            .where(
+                Evidence.source_id.in_(conclusions),
+                Evidence.memory_id.not_in(conclusions),
+                Evidence.role != "digested_from",
+            )
             .distinct()
         )
     )

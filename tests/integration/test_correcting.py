@@ -18,6 +18,7 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
+from tests.integration.test_observation import SMALL
 from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
 
@@ -370,3 +371,75 @@ def test_a_secret_split_over_lines_is_scrubbed_in_a_revision() -> None:
     new = Nexus().revise(NAMESPACE, old, f"The token is\n{token[:20]}\n{token[20:]}")
     assert token[:20] not in new.content
     assert token[20:] not in new.content
+
+
+# --- undo -------------------------------------------------------------------------------------------------------------
+def last_reflection(here: Sandbox) -> int:
+    """The number of the last reflection or correction."""
+    return int(here.sql("SELECT max(id) FROM reflections")[0][0])
+
+
+def test_a_correction_is_undone_after_a_digest_has_told_it(here: Sandbox) -> None:
+    """Before, the digest that a dream makes of the session `corrections` refused the undo for ever."""
+    old, moved = known(), known("I live in Lisbon.")
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    Nexus().revise(NAMESPACE, moved, "I live in Porto.")
+    Nexus().digest(NAMESPACE, "corrections")
+    work()
+    told_it = "SELECT count(*) FROM memories WHERE level LIKE 'summary%' AND content LIKE :text"
+    assert here.sql(told_it, text="%walnuts%") == [(2,)]
+    receipt = Nexus().undo(NAMESPACE, new.reflection or 0)
+    assert receipt.revived == (old,)
+    work()
+    assert here.sql(told_it, text="%walnuts%") == [(0,)]
+    assert here.sql(told_it, text="%Porto%") == [(2,)]
+    assert Nexus().undo(NAMESPACE, last_reflection(here)).revived == (moved,)
+    work()
+    assert here.sql(told_it, text="%Porto%") == [(0,)]
+
+
+def test_notes_on_an_undone_correction_are_made_again(deploy: Callable[..., Sandbox]) -> None:
+    here = deploy(**SMALL)
+    new = Nexus().revise(NAMESPACE, known(), WALNUTS)
+    say(*["How are you, and what is new?"] * 20, session="corrections", observe=True)
+    work("observe_session")
+    noted = "SELECT count(*) FROM (SELECT observations FROM observation_logs UNION ALL SELECT observations FROM"
+    noted += " observation_chunks) AS notes WHERE observations LIKE '%walnuts%'"
+    assert here.sql(noted) == [(1,)]
+    Nexus().undo(NAMESPACE, new.reflection or 0)
+    assert here.sql(noted) == [(0,)]
+    work("observe_session")
+    assert here.sql(noted) == [(0,)]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_was_said_after_an_undone_correction_is_derived_again() -> None:
+    """Before, the undo deleted the fact that a later message says too, and nothing derived it again."""
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    say(WALNUTS)
+    work("derive_memory")
+    assert Nexus().memory(NAMESPACE, new.id).times_reinforced == 1
+    Nexus().undo(NAMESPACE, new.reflection or 0)
+    work("derive_memory")
+    assert {fact.content for fact in facts(subject="ann")} == {PEANUTS, WALNUTS}
+
+
+def test_an_undo_keeps_a_fact_that_said_the_same_before_the_correction(here: Sandbox) -> None:
+    """Before, a correction took over a fact whose words mean a day, such as "tomorrow", and its undo deleted that."""
+    tomorrow = "I fly to Rome tomorrow."
+    other, old = known(tomorrow), known("I fly to Rome.")
+    assert Nexus().revise(NAMESPACE, old, tomorrow).id == other
+    assert [fact.id for fact in facts(subject="ann")] == [other]
+    Nexus().undo(NAMESPACE, last_reflection(here))
+    assert {fact.id for fact in facts(subject="ann")} == {other, old}
+
+
+def test_a_fact_is_revised_to_one_that_has_expired(here: Sandbox) -> None:
+    """Before, the expired fact took the place of the corrected one, so neither was shown."""
+    Nexus().remember(NAMESPACE, "I live in Oslo.", author="ann", expires_at=PAST)
+    old = known("I live in Rome.")
+    assert Nexus().revise(NAMESPACE, old, "I live in Oslo.").expires_at is None
+    assert [fact.content for fact in facts()] == ["I live in Oslo."]
+    Nexus().undo(NAMESPACE, last_reflection(here))
+    assert [fact.content for fact in facts()] == ["I live in Rome."]

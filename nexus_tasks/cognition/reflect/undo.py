@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from nexus_tasks.errors import NotFound, UndoRefused
-from nexus_tasks.storage import perspectives
+from nexus_tasks.storage import perspectives, undo_correction
 from nexus_tasks.storage import undo as undoing
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.storage.undo_correction import WorkAgain
 from nexus_tasks.types import UndoReceipt
 
 
-def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoReceipt:
+def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> tuple[UndoReceipt, WorkAgain]:
     """Reverse a reflection.
 
     Args:
         reflection: the reflection's number, or the id of the job that made the reflection.
 
     Returns:
-        The ids of the changed memories. The status is ``unchanged`` when the reflection was undone before.
+        The ids of the changed memories, and the jobs to ask for after the commit. The status is ``unchanged`` when the
+        reflection was undone before.
 
     Raises:
         NotFound: the namespace has no such reflection.
@@ -32,13 +34,14 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
     perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
     tx.refresh(found)  # Another transaction may have undone the reflection before this transaction got the lock.
-    undone_before = found.undone_at is not None
+    undone_before, again = found.undone_at is not None, WorkAgain()
     if undone_before:
         changed = undoing.UndoResult(removed=(), revived=(), restored=())
     else:
         _refuse_if_built_on(tx, found.id)
+        again = undo_correction.take_back(tx, found.id)
         changed = undoing.reverse(tx, found)
-    return UndoReceipt(
+    receipt = UndoReceipt(
         reflection=found.id,
         observer=perspective.observer,
         subject=perspective.subject,
@@ -47,6 +50,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
         revived=changed.revived,
         restored=changed.restored,
     )
+    return receipt, again
 
 
 def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
