@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -46,10 +47,11 @@ _MOST_NAMESPACES = 200
 _TAG = re.compile(r"<(?=\s{0,9}/?\s{0,9}system-reminder\b)", re.IGNORECASE)
 
 
-class _Written(dict[str, tuple[int | None, ...]]):
+class _Written(dict[str, tuple[Any, ...]]):
     """Namespace → counts and highest ids of its memories and topics when its context file was last written.
 
     A change of the namespace's memory changes at least one of these numbers. An erasure lowers the count of memories.
+    A memory that expires raises the count of expired ones.
     The last number is the size of the file. It changes when somebody deletes the file and a hook makes it anew.
     """
 
@@ -133,7 +135,9 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
         return False  # the name is the first line of a file that neither a worker nor a hook wrote
     if known is None:
         return False
-    newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to), func.count())
+    expired = func.count().filter(Memory.expires_at <= func.now())
+    pinned = func.count(Memory.pinned_at), func.extract("epoch", func.max(Memory.pinned_at))
+    newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to), func.count(), expired, *pinned)
     written = select(func.count(Topic.id), func.coalesce(func.sum(Topic.revision), 0), func.max(Topic.id))
     figures = (
         *tx.execute(newest.where(Memory.namespace_id == known.id)).one(),

@@ -30,9 +30,10 @@ def figures(tx: Transaction, session: SessionRow) -> tuple[int, ...]:
     """Numbers of which at least one changes when the text of a session changes."""
     log = observations.find_log(tx, session.id)
     noted = observations.chunks(tx, session.id)
-    count = tx.scalar(select(func.count()).where(Memory.session_id == session.id, Memory.level == "raw")) or 0
+    expired = func.count().filter(Memory.expires_at <= func.now())
+    counts = select(func.count(), expired).where(Memory.session_id == session.id, Memory.level == "raw")
     of_log = (log.generation, log.erasures, log.observed_through_seq) if log else (0, 0, 0)
-    return (session.last_seq, count, *of_log, len(noted), noted[-1].through_seq if noted else 0)
+    return (session.last_seq, *tx.execute(counts).one(), *of_log, len(noted), noted[-1].through_seq if noted else 0)
 
 
 def text_of(tx: Transaction, session: SessionRow, room: int) -> str:

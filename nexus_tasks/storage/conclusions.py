@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import func, insert, select, text, update
 
-from nexus_tasks.storage import evidence, validity
+from nexus_tasks.storage import evidence, expiry, validity
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
@@ -152,6 +152,7 @@ def merge(tx: Transaction, reflection_id: int, kept: Memory, other: Memory) -> N
     added = evidence.link(tx, kept.namespace_id, kept.id, sources, "derived_from", reflection_id=reflection_id)
     if added:
         tx.execute(_REINFORCE, {"ids": [kept.id], "reflection": reflection_id, "times": len(added)})
+        expiry.settle(tx, [kept.id])
     evidence.link(tx, other.namespace_id, other.id, [kept.id], "duplicate_of", reflection_id=reflection_id)
     when = max(one.valid_from or one.occurred_at for one in (kept, other))
     tx.execute(

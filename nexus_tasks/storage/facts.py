@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 
 from nexus_tasks.event_time import Span, relative_time, zone
-from nexus_tasks.storage import evidence
+from nexus_tasks.storage import evidence, expiry
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
@@ -109,24 +109,8 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
         for where, group in fresh.items()
     ]
     stored += [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
-    tx.execute(_EXPIRE, {"ids": list(ids.values())})
+    expiry.settle(tx, ids.values())
     return stored
-
-
-# A fact expires with the last of the messages that it rests on. It does not expire when one of them does not.
-_EXPIRE = text(
-    """
-    UPDATE memories AS fact SET expires_at = said.expires_at, erase_expired = said.erase_expired
-    FROM (
-        SELECT e.memory_id, coalesce(bool_and(source.erase_expired), false) AS erase_expired,
-               CASE WHEN bool_and(source.expires_at IS NOT NULL) THEN max(source.expires_at) END AS expires_at
-        FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
-        WHERE e.memory_id = ANY(CAST(:ids AS bigint[])) AND e.role = 'derived_from'
-        GROUP BY e.memory_id
-    ) AS said
-    WHERE fact.id = said.memory_id AND fact.expires_at IS DISTINCT FROM said.expires_at
-    """
-)
 
 
 @dataclass(frozen=True)

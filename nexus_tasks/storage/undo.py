@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import aliased
 
-from nexus_tasks.storage import validity
+from nexus_tasks.storage import expiry, validity
 from nexus_tasks.storage.conclusions import CONTRADICTION_PENALTY
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, ReflectionRow
@@ -120,6 +120,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
         delete(Memory).where(Memory.reflection_id == reflection.id).returning(Memory.id),
         execution_options={"synchronize_session": False},
     ).all()
+    expiry.settle(tx, touched)  # a merged fact has lost the other fact's messages
     tx.execute(
         update(ReflectionRow)
         .where(ReflectionRow.id == reflection.id)

@@ -443,3 +443,36 @@ def test_a_fact_is_revised_to_one_that_has_expired(here: Sandbox) -> None:
     assert [fact.content for fact in facts()] == ["I live in Oslo."]
     Nexus().undo(NAMESPACE, last_reflection(here))
     assert [fact.content for fact in facts()] == ["I live in Rome."]
+
+
+# --- expiry of facts with several messages ----------------------------------------------------------------------------
+def test_a_merged_fact_lasts_as_long_as_the_last_of_its_messages(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    one, two = know("I run on Mondays.", "Each Monday I go for a run.")
+    with_its_message = "id = :i OR id IN (SELECT source_id FROM evidence WHERE memory_id = :i)"
+    here.sql(f"UPDATE memories SET expires_at = now() + interval '1 day' WHERE {with_its_message}", i=one)
+    judge(standin, relation("duplicate", two, one))
+    run()
+    ends = "SELECT expires_at IS NULL FROM memories WHERE id = :i AND valid_to IS NULL"
+    assert here.sql(ends, i=one) == [(True,)]
+    Nexus().undo(NAMESPACE, last_reflection(here))
+    assert here.sql(ends, i=one) == [(False,)]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_fact_expires_with_the_messages_that_an_erasure_leaves() -> None:
+    Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=FUTURE)
+    [again] = say("I live in Rome.")
+    work("derive_memory")
+    assert [fact.expires_at for fact in facts()] == [None]
+    Nexus().forget(NAMESPACE, memory_id=again)
+    work("derive_memory")
+    assert [fact.expires_at for fact in facts()] == [FUTURE]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_observed_session_does_not_show_what_has_expired() -> None:
+    say({"content": "I am on a diet.", "author": "ann", "expires_at": PAST}, "I live in Oslo.", observe=True)
+    shown = Nexus().context(NAMESPACE, session_key="chat", observe=True).text
+    assert "Oslo" in shown
+    assert "diet" not in shown

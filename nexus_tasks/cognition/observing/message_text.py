@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.storage.models import Memory
@@ -24,9 +25,10 @@ _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 def text_of(message: Memory) -> str:
     """The text of a message with its tool calls, without reasoning. A marker replaces an attachment.
 
-    A system message gives an empty text, because a system message is the agent's prompt and is not observed.
+    A system message gives an empty text, because a system message is the agent's prompt and is not observed. A message
+    that has expired gives one too.
     """
-    if message.role == "system":
+    if message.role == "system" or (message.expires_at is not None and message.expires_at <= datetime.now(UTC)):
         return ""
     text = spoken(message.content)
     calls = (_call_text(call) for call in message.tool_calls or ())

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from nexus_tasks.event_time import event_time, zone
-from nexus_tasks.storage import batches, observations, validity
+from nexus_tasks.storage import batches, expiry, observations, validity
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.cascade import Cascade
@@ -70,6 +70,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     gone += _delete(tx, Derivation, Derivation.memory_id.in_(ids))
     gone += _delete(tx, ReflectionChange, ReflectionChange.memory_id.in_(ids))
     gone += _delete(tx, Memory, Memory.id.in_(ids))
+    expiry.settle(tx, cascade.weakened)
     _revive(tx, superseded)
     gone += _delete_observations(tx, cascade)
     _request_again(tx, namespace_id, cascade)

@@ -309,6 +309,7 @@ _SAID_LAST = text(
     f"""
     SELECT {_BEGINNINGS} FROM (
         SELECT * FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after
+          AND (expires_at IS NULL OR expires_at > now())
         ORDER BY seq DESC LIMIT :limit
     ) AS m
     WHERE m.role = 'user' OR m.role = 'assistant' AND coalesce(jsonb_array_length(m.tool_calls), 0) = 0
