@@ -20,11 +20,12 @@ from sqlalchemy import ColumnElement, func, select
 
 from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.transcripts import position
 from nexus_tasks.transcripts.position import Position
-from nexus_tasks.types import Message, Role, check_message
+from nexus_tasks.types import Message, Role
 
 log = logging.getLogger(__name__)
 
@@ -95,20 +96,9 @@ def _read_transcript(agent: str, folder: str, path: str, turn: Turn) -> None:
 
 def _message(fields: dict[str, Any]) -> Message | None:
     try:
-        when = _time(fields.get("occurred_at"))
-        made = Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
-        check_message(made)
-        return made
+        return message_of(fields)
     except (InvalidInput, ValueError, TypeError) as error:
         log.warning("A line of a transcript is not a message: %s", error)
-        return None
-
-
-def _time(text: Any) -> datetime | None:
-    """The time of a transcript's line. A time that cannot be read does not cost the message."""
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
         return None
 
 
@@ -119,16 +109,16 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
     content = f"{call.get('name')}: {kept.get('result') or '(no output)'}" if role == "tool" else said
     if not content.strip():
         return None
-    made = Message(
-        role=role,
-        author=str(call.get("name") or "tool")[:200] if role == "tool" else None,
-        content=content,
-        occurred_at=datetime.fromtimestamp(entry.time, UTC),
-        tool_calls=(call,) if call else (),
-        id=f"entry:{start_id}:{entry.entry_seq}",
+    return message_of(
+        {
+            "role": role,
+            "author": str(call.get("name") or "tool")[:200] if role == "tool" else None,
+            "content": content,
+            "occurred_at": datetime.fromtimestamp(entry.time, UTC),
+            "tool_calls": (call,) if call else (),
+            "id": f"entry:{start_id}:{entry.entry_seq}",
+        }
     )
-    check_message(made)
-    return made
 
 
 def settle(

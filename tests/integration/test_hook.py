@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -376,3 +376,65 @@ def test_what_the_hook_leaves_running_starts_no_server(tmp_path: Path, monkeypat
     store.main()
     assert {path.name for path in tmp_path.iterdir()} == {"buffer"}
     assert SessionBuffer(tmp_path / "buffer").has(NS, "s")
+
+
+ODD_INPUTS = {
+    "NUL": {"command": "printf '\0'"},
+    "half a surrogate pair": {"command": "echo \ud83d"},
+    "thousands of values": {"values": [list(range(100))] * 100},
+}
+
+
+@pytest.mark.parametrize("given", ODD_INPUTS.values(), ids=list(ODD_INPUTS))
+def test_what_no_database_stores_of_a_tool_call_does_not_cost_its_message(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Before, the agent's message was lost: its text too, because the tool call stood in the same line."""
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    used = {"type": "tool_use", "id": "toolu_1", "name": "Odd", "input": given}
+    made.line("assistant", message={"role": "assistant", "content": [{"type": "text", "text": "I look."}, used]})
+    made.write(path)
+    call(capsys, "Stop", path)
+    call(capsys, "PostToolUse", tool_name="Odd", tool_input=given, tool_use_id="toolu_2", tool_response={"stdout": "a"})
+    call(capsys, "Stop")
+    report = buffer_flush.store_buffer(default_deployment())
+    assert report.damages == []
+    assert said(here) == ["I look.", "Odd: a"]
+    assert here.sql("SELECT tool_calls->0->>'name' FROM memories ORDER BY seq") == [("Odd",), ("Odd",)]
+
+
+def test_a_prompt_that_is_longer_than_a_message_is_shortened(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    made.prompt("begin " + "word " * 220_000 + "end")
+    made.write(path)
+    call(capsys, "Stop", path)
+    buffer_flush.store_buffer(default_deployment())
+    [(found,)] = here.sql("SELECT content FROM memories WHERE level = 'raw'")
+    assert found.startswith("begin ")
+    assert "characters left out" in found
+    assert found.endswith("end")
+
+
+def test_the_context_loses_what_expires_and_shows_first_what_is_pinned(
+    here: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, the file of an idle project told an expired fact until something else changed."""
+    when = datetime.now(UTC) + timedelta(days=1)
+    said = [Message(author="ann", content="We deploy on Tuesdays.", expires_at=when)]
+    said.append(Message(author="ann", content="We write tests in Python."))
+    Nexus().ingest(NS, "earlier", said, end=True)
+    work("derive_memory")
+    call(capsys, "SessionStart", source="startup")
+    assert context_cache.refresh(default_deployment()) == 1
+    assert "Tuesdays" in call(capsys, "SessionStart", source="startup")
+    here.sql("UPDATE memories SET expires_at = now() - interval '1 minute' WHERE expires_at IS NOT NULL")
+    assert context_cache.refresh(default_deployment()) == 1
+    told = call(capsys, "SessionStart", source="startup")
+    assert "Python" in told
+    assert "Tuesdays" not in told
+    [kept] = Nexus().memories(NS, levels=["explicit"])
+    Nexus().pin(NS, kept.id)
+    assert context_cache.refresh(default_deployment()) == 1
+    assert context_cache.refresh(default_deployment()) == 0

@@ -7,14 +7,14 @@ and damaged lines: a transcript may be cut off, and a new version of the agent m
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from itertools import islice
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers.conversation import Conversation, file_error
 from nexus_tasks.integrations.importers.source import Source
+from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.transcripts.claude_code import Reader
-from nexus_tasks.types import Message, check_message, check_name
+from nexus_tasks.types import Message, check_name
 
 _FIRST_LINES = 50
 
@@ -40,10 +40,8 @@ def parse(source: Source, namespace: str, session: str | None) -> list[Conversat
     reader = Reader()
     seen = dict[str, Message]()
     for fields in reader.messages(source.raw_lines()):
-        when = fields.pop("occurred_at", None)
         try:
-            message = Message(**fields, occurred_at=datetime.fromisoformat(when) if when else None)
-            check_message(message)
+            message = message_of(fields)
         except (InvalidInput, ValueError):
             reader.broken += 1
         else:
