@@ -306,7 +306,8 @@ def recover_buffers(deployment: Deployment) -> dict[str, int]:
         return {"stored": 0, "enqueued": 0}
     report = buffer_flush.store_buffer(deployment)
     for damage in report.damages:
-        log.warning("A %s entry of the session buffer was moved to %s: %s", damage.kind, damage.kept_as, damage.reason)
+        done = "stays in" if damage.kind == "unreadable" else "was moved to"
+        log.warning("A %s entry of the session buffer %s %s: %s", damage.kind, done, damage.kept_as, damage.reason)
     if report.stored:
         log.info("Stored %d messages from the session buffer.", report.stored)
     return {"stored": report.stored, "enqueued": report.enqueued}

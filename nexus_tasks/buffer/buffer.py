@@ -31,7 +31,7 @@ from nexus_tasks.buffer.places import (
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, SessionCleared
-from nexus_tasks.buffer.sessions import Sessions
+from nexus_tasks.buffer.sessions import Sessions, of_another_user
 from nexus_tasks.errors import BufferError
 
 Fsync = Literal["always", "interval", "off"]
@@ -180,6 +180,7 @@ class SessionBuffer:
 
         A torn (unfinished) last line is cut off. A corrupt line is skipped. Torn and corrupt lines are copied to the
         folder ``quarantine`` with their positions. Every call returns a segment again until it is acknowledged.
+        Folders and files of another user, which this user may not read, stay, and are reported too.
 
         Args:
             agents: read only the sessions of these agents. Default: those of all.
@@ -189,11 +190,16 @@ class SessionBuffer:
         """
         found = Recovery([], [])
         with self._os_errors_explained():
-            for session_files in self._sessions.own():
+            for session_files in self._sessions.own(found.damages):
                 if agents is not None and session_files.agent not in agents:
                     continue
                 with suppress(SessionCleared):
-                    segments, damages = session_files.flush()
+                    try:
+                        segments, damages = session_files.flush()
+                    except PermissionError as error:
+                        path = os.fspath(error.filename or session_files.folder)
+                        found.damages.append(of_another_user(path, error, session_files))
+                        continue
                     found.segments.extend(segments)
                     found.damages.extend(damages)
                     if not segments and session_files.clear(idle_for=_IDLE_SECONDS):

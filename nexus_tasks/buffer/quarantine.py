@@ -15,7 +15,7 @@ class Damage(NamedTuple):
     """A damaged part of a segment, or an entry that can never be stored."""
 
     # "torn": the file's last line is incomplete. "corrupt": a line before the end is damaged. "refused": the entry is
-    # whole and can never be stored.
+    # whole and can never be stored. "unreadable": another user has made the session's folder, which stays where it is.
     kind: str
     agent: str
     session: str
@@ -24,7 +24,7 @@ class Damage(NamedTuple):
     offset: int  # bytes from the start of the segment's file
     length: int  # bytes
     reason: str
-    kept_as: str  # the path of the file in quarantine that holds the bytes
+    kept_as: str  # the path of the file in quarantine that holds the bytes, or of the folder that cannot be read
 
 
 def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> Damage:

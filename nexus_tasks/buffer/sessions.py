@@ -58,22 +58,35 @@ class Sessions:
             SessionFiles.make(os.path.join(self._folder, name), agent, session, self._deployment)
         return found
 
-    def own(self) -> Iterator[SessionFiles]:
-        """The files of every session that this deployment stores, in the order of the folders' names (hashes)."""
-        return self._all(lambda name: belongs_to(name, self._deployment))
+    def own(self, unreadable: list[Damage] | None = None) -> Iterator[SessionFiles]:
+        """The files of every session that this deployment stores, in the order of the folders' names (hashes).
+
+        Args:
+            unreadable: gets the folders of other users, which this user may not read. Without it, one of them raises.
+        """
+        return self._all(lambda name: belongs_to(name, self._deployment), unreadable)
 
     def all(self) -> Iterator[SessionFiles]:
         """The files of every session, also of other deployments, in the order of the folders' names (hashes)."""
         return self._all(lambda _name: True)
 
-    def _all(self, wanted: Callable[[str], bool]) -> Iterator[SessionFiles]:
+    def _all(self, wanted: Callable[[str], bool], unreadable: list[Damage] | None = None) -> Iterator[SessionFiles]:
         self._check_owner()
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return
         for name in names:
-            if not name.startswith(".") and wanted(name) and (found := self._opened(name)):
+            if name.startswith(".") or not wanted(name):
+                continue
+            try:
+                found = self._opened(name)
+            except PermissionError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(of_another_user(os.path.join(self._folder, name), error))
+                continue
+            if found:
                 yield found
 
     def quarantine_entry(self, segment: Segment, entry: Entry, reason: str) -> Damage:
@@ -140,3 +153,15 @@ class Sessions:
     def _written(self, path: str) -> None:
         if self._fsync == "interval":
             self._syncer.written(path)
+
+
+def of_another_user(path: str, error: PermissionError, files: SessionFiles | None = None) -> Damage:
+    """The description of a folder or file that another user has made, for example root, and that this one may not read.
+
+    Raises:
+        PermissionError: this user has made it, so the error has another cause.
+    """
+    if os.lstat(path).st_uid == os.geteuid():
+        raise error
+    agent, session = (files.agent, files.session) if files else ("", "")
+    return Damage("unreadable", agent, session, "", 0, 0, 0, "it belongs to another user", path)

@@ -55,7 +55,11 @@ def has_pending_entries(folder: str, deployment: str) -> bool:
         for session in os.scandir(os.path.join(folder, SESSIONS)):
             if not session.name.startswith(".") and belongs_to(session.name, deployment):
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    for item in os.scandir(session.path):
+                    try:
+                        items = os.scandir(session.path)
+                    except PermissionError:
+                        return True  # another user's folder, of which `recover` tells
+                    for item in items:
                         if item.name.endswith(".sealed") or (item.name.endswith(".open") and item.stat().st_size):
                             return True
     return False
@@ -70,7 +74,7 @@ def backlog(folder: str, deployment: str) -> tuple[int, float]:
     with suppress(FileNotFoundError):
         for session in os.scandir(os.path.join(folder, SESSIONS)):
             if not session.name.startswith(".") and belongs_to(session.name, deployment):
-                with suppress(FileNotFoundError, NotADirectoryError):
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                     for item in os.scandir(session.path):
                         if item.name.endswith((".sealed", ".open")) and (found := item.stat()).st_size:
                             size += found.st_size
@@ -86,9 +90,9 @@ def count_quarantined(folder: str) -> int:
 
 
 def total_bytes(folder: str) -> int:
-    """The sum of the sizes of all files under ``folder``, in bytes."""
+    """The sum of the sizes of all files under ``folder``, in bytes. Folders of another user do not count."""
     total = 0
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, PermissionError):
         for item in os.scandir(folder):
             with suppress(FileNotFoundError):
                 total += total_bytes(item.path) if item.is_dir(follow_symlinks=False) else item.stat().st_size

@@ -15,7 +15,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json, Offset, PageLimit
-from nexus_tasks.cli.output import emit, hint, warn
+from nexus_tasks.cli.output import emit, hint, say, warn
 from nexus_tasks.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _print_status(found: Mapping[str, Any]) -> None:
     if found["entries"]:
         entries, sessions = words.count(found["entries"], "entry", "entries"), words.count(found["sessions"], "session")
         print(f"{entries} of {sessions} to store, the oldest from {words.ago(found['oldest_unacknowledged'])}.")
-        print(f"{found['bytes']:,} of {found['max_bytes']:,} bytes in {found['folder']}.")
+        say(f"{found['bytes']:,} of {found['max_bytes']:,} bytes in {found['folder']}.")
         hint("Store them now with `nexus buffer flush`; workers of this machine do it every five minutes.")
     else:
         others = found["other_deployments"]
@@ -298,5 +298,8 @@ def _print_recovered(entries: int, damages: Sequence[Damage]) -> None:
 
 def _warn_of_damages(damages: Sequence[Damage]) -> None:
     for damage in damages:
+        if damage.kind == "unreadable":
+            warn(f"{damage.kept_as} stays where it is: {damage.reason}. Give yourself access to it, and try again.")
+            continue
         where = f"{damage.agent}, session {damage.session}, {damage.segment} line {damage.line}"
         warn(f"{where}: {damage.kind}, {damage.reason}. Kept as {damage.kept_as}.")

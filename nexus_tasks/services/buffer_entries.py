@@ -72,7 +72,11 @@ def _call(start_id: str, entry: Entry) -> Call:
     if kind == END:
         return Call(messages=(), observers=None, end=True, time=entry.time)
     if kind == INGEST and isinstance(payload, dict):
-        messages, observers = payload.get("messages", ()), payload.get("observers")
+        messages, observers, observe = payload.get("messages"), payload.get("observers"), payload.get("observe")
+        _check("messages", messages, list, "a list")
+        _check("observers", observers, list, "a list")
+        _check("observe", observe, bool, "true or false")
+        messages = messages or []
         check_count("messages", messages, limits.MESSAGES_PER_CALL)
         check_count("observers", observers or (), limits.OBSERVERS_PER_CALL)
         return Call(
@@ -80,13 +84,19 @@ def _call(start_id: str, entry: Entry) -> Call:
             observers=None if observers is None else tuple(check_name("observers", name) for name in observers),
             end=bool(payload.get("end")),
             time=entry.time,
-            observe=payload.get("observe"),
+            observe=observe,
         )
     if kind == MESSAGE:
         fields = {"content": payload} if isinstance(payload, str) else payload
         said = _message(fields)
         return Call(messages=(_identified(said, start_id, entry),), observers=None, end=False, time=entry.time)
     raise InvalidInput(f"An entry of type {kind!r} cannot be stored: its payload is not an object.")
+
+
+def _check(name: str, value: object, kind: type, what: str) -> None:
+    """Check a field of an entry, which any program may have written. A missing field and null are fine."""
+    if value is not None and not isinstance(value, kind):
+        raise InvalidInput(f"{name} must be {what}, not {type(value).__name__}.")
 
 
 def released(entry: Entry, name: str) -> Any:
@@ -130,6 +140,8 @@ def _message(fields: object) -> Message:
         made = _MESSAGE.validate_python(dict(fields))
         check_message(made)
         return made
+    except (TypeError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"This is not a message: {error}.") from None
     except ValidationError as error:
         raise InvalidInput(f"This is not a message: {faults(error.errors(), root='it')}.") from None
 

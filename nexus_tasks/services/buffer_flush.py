@@ -226,7 +226,9 @@ def store_before_erasure(deployment: Deployment, namespace: str, session_key: st
     buffer = deployment.buffer
     if buffer.pending():
         with buffer.storing(wait=True):
-            found = [one for one in buffer.recover().segments if one.agent == namespace]
+            recovery = buffer.recover()
+            _check_all_read(recovery.damages)
+            found = [one for one in recovery.segments if one.agent == namespace]
             found = [one for one in found if session_key is None or as_stored(one.session) == as_stored(session_key)]
             for _, together in groupby(found, attrgetter("session", "start_id")):
                 segments = list(together)
@@ -235,6 +237,16 @@ def store_before_erasure(deployment: Deployment, namespace: str, session_key: st
     if whole:
         for damage in buffer.quarantine_of(namespace, session_key):
             buffer.discard(damage)
+
+
+def _check_all_read(damages: Sequence[Damage]) -> None:
+    """Check that no folder stays that this user may not read, because it may have messages of what is erased."""
+    for damage in damages:
+        if damage.kind == "unreadable":
+            raise BufferError(
+                f"{damage.kept_as} may have messages of what is to be erased, and {damage.reason}. Nothing was erased.",
+                remedy="Give yourself access to it, and erase again.",
+            )
 
 
 def _store_completely(
@@ -341,7 +353,8 @@ def _store_entries(
 
 
 def _is_known(entry: Entry) -> bool:
-    return entry.context_type in buffer_entries.KNOWN or entry.context_type in events.AGENTS
+    kind = entry.context_type
+    return isinstance(kind, str) and (kind in buffer_entries.KNOWN or kind in events.AGENTS)
 
 
 def _store_call(writer: SessionWriter, call: Call, clean: Sequence[Message] | None = None) -> None:

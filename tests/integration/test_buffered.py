@@ -311,3 +311,27 @@ def test_entries_of_the_release_before_are_stored(here: Sandbox, buffer: Session
     assert said(here) == ["old", "new", "newest"]
     assert again.clear("acme", "chat")
     assert again.list() == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"messages": 3},
+        {"messages": {"content": "lost?"}},
+        {"messages": [{"content": "lost?"}], "observers": 5},
+        {"messages": [{"content": "lost?"}], "observers": "ann"},
+        {"messages": [{"content": "lost?"}], "observe": "often"},
+    ],
+    ids=str,
+)
+def test_an_entry_with_fields_of_other_types_holds_up_no_other(
+    here: Sandbox, buffer: SessionBuffer, payload: dict[str, Any]
+) -> None:
+    """Before, one such entry kept all entries behind it in the buffer for ever."""
+    buffer.append("acme", "chat", payload, buffer_entries.INGEST)
+    buffer.append("acme", "chat", "good")
+    buffer.append("acme", "later", "fine")
+    report = buffer_flush.store_buffer(default_deployment())
+    assert [damage.kind for damage in report.damages] == ["refused"]
+    assert said(here) == ["good", "fine"]
+    assert not buffer.pending()

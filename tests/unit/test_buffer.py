@@ -6,9 +6,12 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -399,3 +402,56 @@ def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
 )
 def test_a_deployment_is_named_without_its_password(url: str | None, name: str) -> None:
     assert places.deployment_name(url) == name
+
+
+@pytest.fixture
+def nobody() -> Iterator[Callable[[int], None]]:
+    """Changes the user of this process, which only root can."""
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    try:
+        yield os.seteuid
+    finally:
+        os.seteuid(0)
+
+
+def test_what_root_has_put_beside_a_users_messages_holds_up_no_other(nobody: Callable[[int], None]) -> None:
+    """Before, one command as root in a user's home stopped that user's hook from keeping anything, without a word."""
+    user = 65_534
+    folder = Path(tempfile.mkdtemp())
+    try:
+        os.chown(folder, user, -1)
+        nobody(user)
+        buffer(folder).append("acme", "mine", "one")
+        nobody(0)
+        buffer(folder).append("acme", "of root", "two")
+        nobody(user)
+        kept = buffer(folder)
+        assert kept.append("acme", "mine", "three") == 2
+        found = kept.recover()
+        assert payloads(found.segments) == ["one", "three"]
+        [left] = found.damages
+        assert (left.kind, left.reason) == ("unreadable", "it belongs to another user")
+        kept.acknowledge(found.segments)
+        assert kept.pending(), "an erasure must not take it for empty"
+        nobody(0)
+        assert payloads(buffer(folder).recover().segments) == ["two"]
+    finally:
+        nobody(0)
+        shutil.rmtree(folder)
+
+
+def test_a_folder_that_the_user_has_closed_is_an_error(nobody: Callable[[int], None]) -> None:
+    user = 65_534
+    folder = Path(tempfile.mkdtemp())
+    try:
+        os.chown(folder, user, -1)
+        nobody(user)
+        kept = buffer(folder)
+        kept.append("acme", "mine", "one")
+        only(folder, ".open").parent.chmod(0o500)
+        with pytest.raises(BufferError, match="cannot be written"):
+            buffer(folder).recover()
+    finally:
+        nobody(0)
+        shutil.rmtree(folder)
