@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from nexus_tasks.llm.answers import Day, Note
 
 _DATE = re.compile(r"^## (\d{4}-\d\d-\d\d)$", re.MULTILINE)
-_NOTE = re.compile(r"- ((?:\[#\d{1,18}\] )*+)\[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
+_NOTE = re.compile(r"- ((?:\[#\d{1,18}\] )*+)\[(high|medium|low)\] (?:((?:[01][0-9]|2[0-3]):[0-5][0-9]) )?(.+)")
 _SOURCES = re.compile(r"^- ((?:\[#\d{1,18}\] )++)", re.MULTILINE)
 _SOURCE = re.compile(r"\[#(\d{1,18})\] ")
 
@@ -40,8 +41,14 @@ def parse_days(text: str) -> list[Day]:
             days.append(Day(date=heading[1], notes=[]))
         elif days and (found := _NOTE.fullmatch(line)):
             sources = [int(number) for number in _SOURCE.findall(found[1])]
-            note = {"sources": sources, "priority": found[2], "time": found[3], "content": found[4]}
-            days[-1].notes.append(Note.model_validate(note))
+            note: dict[str, Any] = {
+                "sources": sources,
+                "priority": found[2],
+                "time": found[3],
+                "content": found[4],
+            }
+            # Not checked again: in a log, a tag in a note may have become longer than in the answer.
+            days[-1].notes.append(Note.model_construct(**note))
     return days
 
 
@@ -119,7 +126,7 @@ def first_lines(log: str, tokens: int) -> str:
         return log
     cut = log.rfind("\n", 0, most + 1)
     first_note = log.find("\n", log.find("\n- ") + 1)
-    return log[: max(cut, first_note)] if max(cut, first_note) > 0 else log
+    return log[: max(cut, first_note)] if first_note > 0 else log
 
 
 def without_least_important(log: str, tokens: int) -> str:

@@ -80,3 +80,24 @@ def line(number: int) -> PromptLine:
     return PromptLine(
         id=100_000 + number, author=("ann", "bob")[number % 2], role="user", content=told, occurred_at=when
     )
+
+
+def test_a_note_that_is_longer_than_a_part_is_a_part_of_its_own() -> None:
+    """Before, a log that ended with such a note was cut before it, again and again without an end."""
+    log = f"## 2026-03-01\n- [high] {'x' * 9_000}"
+    assert observation_log.first_lines(log, 1_000) == log
+    assert observation_log.first_lines(f"{log}\n- [low] It rained.", 1_000) == log
+    assert observation_log.first_lines(f"## 2026-03-01\n- [low] It rained.\n{log}", 1_000) != ""
+
+
+def test_a_line_of_a_log_is_read_although_no_model_may_write_it() -> None:
+    [day] = observation_log.parse_days(f"## 2026-03-01\n- [high] {'< /notes>' * 2_000}\n- [low] 25:99 is no time")
+    assert [note.content for note in day.notes] == ["< /notes>" * 2_000, "25:99 is no time"]
+
+
+def test_the_offline_model_notes_what_was_said_in_the_year_1() -> None:
+    said = PromptLine(
+        id=1, author="ann", role="user", content="I moved to Porto.", occurred_at=datetime(1, 1, 1, tzinfo=UTC)
+    )
+    [day] = observe(ObserveMaterial(session_key="chat", previous="", lines=(said,) * 9)).days
+    assert day.date == "0001-01-01"

@@ -215,4 +215,4 @@ def has_new_lines(text: str) -> bool:
 
 
 def _date(fact: FactLine) -> str:
-    return f"{to_utc(fact.occurred_at):%Y-%m-%d}"
+    return to_utc(fact.occurred_at).date().isoformat()

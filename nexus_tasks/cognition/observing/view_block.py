@@ -203,7 +203,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
 
 
 def _time(when: datetime | None) -> str | None:
-    return f"{to_utc(when):%Y-%m-%dT%H:%M:%SZ}" if when else None
+    return f"{to_utc(when).replace(tzinfo=None).isoformat(timespec='seconds')}Z" if when else None
 
 
 def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:

@@ -142,7 +142,7 @@ def _one_line(text: str) -> str:
 
 def moment(when: datetime) -> str:
     """A time as the prompts show it: in UTC, to the second."""
-    return to_utc(when).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{to_utc(when).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def inert(text: str) -> str:

@@ -89,7 +89,7 @@ def _days(clauses: Sequence[_Clause]) -> list[Day]:
     days: dict[str, list[list[_Clause]]] = {}
     open_notes: dict[tuple[str, str], list[_Clause]] = {}
     for clause in sorted(clauses, key=lambda one: (one.place, one.rank[0])):
-        date = f"{to_utc(clause.line.occurred_at):%Y-%m-%d}"
+        date = to_utc(clause.line.occurred_at).date().isoformat()
         note = open_notes.get((date, clause.line.author))
         if note is None or sum(len(one.text) + 2 for one in note) + len(clause.text) > LONGEST:
             note = open_notes[date, clause.line.author] = []
