@@ -252,6 +252,27 @@ def test_sentences_of_a_reply_that_looks_again_are_not_told(claude: Any, standin
     assert arrived == []
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("of the caller"), RuntimeError("of the caller")])
+def test_an_error_of_the_caller_is_raised_when_the_reply_is_paid_and_entered(
+    claude: Any, standin: StandIn, error: Exception
+) -> None:
+    """Before, the reply ended in the middle and was in no budget, and a ValueError was blamed on the model's server."""
+    here = claude()
+    ids = talk()
+    script(standin, reply(*((f"Clara got married in Porto ({n}).", [ids[PORTO]]) for n in range(3))))
+    told: list[AnswerSentence] = []
+
+    def tell(sentence: AnswerSentence) -> None:
+        told.append(sentence)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Nexus().ask(NAMESPACE, QUESTION, on_sentence=tell)
+    assert caught.value is error
+    assert len(told) == 1
+    assert here.sql("SELECT purpose, output_tokens > 0 FROM model_calls") == [("answer", True)]
+
+
 def test_a_long_reply_is_not_read_anew_with_each_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     parse = checking.from_json

@@ -36,16 +36,19 @@ def answer(
         JobError: the model gave no usable answer.
     """
     shown = looking.first(resources, asked)
+    heard = _Heard(on_sentence)
     looked: list[str] = []
     checked = Checked()
     while shown:
-        stream = SentenceStream(shown, on_sentence or (lambda _sentence: None))
+        stream = SentenceStream(shown, heard.tell)
         last = len(looked) == MOST_LOOKUPS
         reply = ask(
             resources, job, build_request(asked, shown, looked, last=last), on_text=stream.feed if on_sentence else None
         )
+        heard.raise_error()
         if reply.lookup is None or last:
             checked = stream.finish(reply.sentences)
+            heard.raise_error()
             break
         found = looking.again(resources, asked, reply.lookup, shown)
         looked.append(f"{looking.described(reply.lookup)}: {len(found)} more lines")
@@ -66,6 +69,31 @@ def answer(
         made_by=resources.model.model_for("answer"),
         notes=(_EXTRACTIVE,) if offline else (),
     )
+
+
+class _Heard:
+    """Tells the caller the sentences. An error of the caller is raised when the reply has ended and is in the ledger.
+
+    Raised at once, it would end the reply in the middle, which is paid all the same and would be in no budget.
+    """
+
+    def __init__(self, on_sentence: Callable[[AnswerSentence], None] | None) -> None:
+        self._on_sentence = on_sentence
+        self._error: Exception | None = None
+
+    def tell(self, sentence: AnswerSentence) -> None:
+        """Call the caller's function, unless it has failed before."""
+        if self._on_sentence is None or self._error is not None:
+            return
+        try:
+            self._on_sentence(sentence)
+        except Exception as error:
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raise what the caller's function has raised."""
+        if self._error is not None:
+            raise self._error
 
 
 def build_request(
