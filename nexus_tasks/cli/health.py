@@ -15,7 +15,7 @@ import typer
 
 from nexus_tasks.cli.failing import FAILED
 from nexus_tasks.cli.options import Json
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, say
 from nexus_tasks.errors import ConfigurationError, NexusError
 
 _ANSWER_WITHIN = 5.0  # seconds
@@ -46,7 +46,7 @@ def health(
     if json:
         emit(document)
     else:
-        print("\n".join(document["faults"]) or "ok")
+        say("\n".join(document["faults"]) or "ok")
     if not document["ok"]:
         raise typer.Exit(FAILED)
 

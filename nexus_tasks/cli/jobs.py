@@ -15,7 +15,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import AnyNamespace, Json, Offset, PageLimit, moment
-from nexus_tasks.cli.output import emit, out, warn
+from nexus_tasks.cli.output import emit, out, say, warn
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.types import JOB_STATUSES, Document, JobDetails, JobInfo, Urgency, Worker, iso
 
@@ -212,7 +212,7 @@ def repair(json: Json = False) -> None:
         emit(found)
         return
     for key in found.set_aside:
-        print(f"Set aside the key {key}, which had a wrong type. Redis keeps it for 30 days.")
+        say(f"Set aside the key {key}, which had a wrong type. Redis keeps it for 30 days.")
     rows = [(one.namespace, one.counter, one.old, one.new) for one in found.counters]
     table(("namespace", "counter", "was", "is"), rows, elastic="namespace", empty="No counter was wrong.")
     if found.entries_put_back:

@@ -13,7 +13,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json, Namespace, Offset, PageLimit
-from nexus_tasks.cli.output import emit, hint, out
+from nexus_tasks.cli.output import emit, hint, out, say
 from nexus_tasks.types import ObservationText, SessionDetails, SessionInfo
 
 app = typer.Typer(help="List, show and end sessions (conversations).", no_args_is_help=True)
@@ -116,14 +116,14 @@ def _print_sessions(sessions: Sequence[SessionInfo]) -> None:
 
 def _print_log(found: ObservationText) -> None:
     console = out()
-    print(found.text or "The log is empty.")
+    say(found.text or "The log is empty.")
     for name, said, when in (
         ("Current task", found.current_task, found.current_task_at),
         ("Suggested response", found.suggested_response, found.suggested_response_at),
     ):
         if said:
             age = f" (as of {when:%Y-%m-%d %H:%M})" if when else ""
-            print(f"{name}{age}: {said}")
+            say(f"{name}{age}: {said}")
     for one in found.earlier:
         line = f"generation {one.generation} replaced {one.tokens:,} tokens {words.ago(one.replaced_at)}"
         console.print(Text(line, style="dim"))

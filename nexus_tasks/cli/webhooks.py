@@ -10,7 +10,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json, Namespace, Offset, PageLimit
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, say
 from nexus_tasks.types import WebhookInfo
 
 app = typer.Typer(help="List and resume webhooks, the addresses that are told of events.", no_args_is_help=True)
@@ -42,7 +42,7 @@ def resume(
     if json:
         emit(found)
         return
-    print(f"{found.url} is told again. {words.count(found.waiting, 'event waits', 'events wait')}.")
+    say(f"{found.url} is told again. {words.count(found.waiting, 'event waits', 'events wait')}.")
 
 
 def _state(one: WebhookInfo) -> str:

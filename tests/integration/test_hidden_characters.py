@@ -32,6 +32,7 @@ READS = (
     ("sessions", "list", "--namespace", "acme"),
     ("sessions", "show", "chat", "--namespace", "acme"),
     ("sessions", "show", "none\x1b]0;x", "--namespace", "acme"),
+    ("sessions", "log", "chat", "--namespace", "acme"),
     ("topics", "list", "--namespace", "acme"),
     ("topics", "show", "deploys.md", "--namespace", "acme"),
     ("namespaces", "list"),
@@ -73,7 +74,7 @@ def printed(*arguments: str, terminal: bool) -> str:
 def store(here: Sandbox) -> None:
     """Messages, facts, digests and a topic with hostile text in every field that takes any text; names take none."""
     nexus = Nexus()
-    nexus.ingest("acme", "chat", [Message(author="ann", content=HOSTILE)], end=True)
+    nexus.ingest("acme", "chat", [Message(author="ann", content=HOSTILE)], end=True, observe=True)
     work("derive_memory")
     work("digest_session")
     here.sql(
@@ -81,6 +82,8 @@ def store(here: Sandbox) -> None:
         " SELECT id, 'deploys.md', :text, :text, 'project', :text, 'offline' FROM namespaces",
         text=HOSTILE,
     )
+    # As an earlier release may have stored them.
+    here.sql("UPDATE observation_logs SET observations = :text, current_task = :text", text=HOSTILE)
 
 
 @pytest.mark.long
@@ -92,6 +95,14 @@ def test_no_command_prints_what_controls_a_terminal(here: Sandbox) -> None:
             assert hidden(said) == set(), (read, terminal, said)
             if read[0] in ("search", "context") and "anthropic" not in read:
                 assert "\\x9b2J \\u202ereversed" in said, "it is shown, not lost"
+
+
+def test_the_notes_on_a_session_are_printed_as_escapes(here: Sandbox) -> None:
+    store(here)
+    for terminal in (False, True):
+        said = printed("sessions", "log", "chat", "--namespace", "acme", terminal=terminal)
+        assert hidden(said) == set()
+        assert said.count("\\u202ereversed") == 2
 
 
 def test_a_json_document_keeps_its_values(here: Sandbox) -> None:
