@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 LOG_BYTES = 10_000_000  # a larger log file is renamed; the limit was chosen by hand, not measured
 
@@ -40,7 +41,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         data: the whole content.
         durable: also sync the content to disk before the renaming, so that a power cut cannot empty the file.
         mode: the permissions of a new file. The process's umask is subtracted.
-        keep_mode: keep the permissions of a file that exists.
+        keep_mode: keep the permissions of a file that exists, and for root its owner too.
 
     Raises:
         OSError: the file could not be written. ``path`` is unchanged.
@@ -51,7 +52,11 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         try:
             write_all(fd, data)
             if keep_mode and os.path.exists(path):
-                os.fchmod(fd, stat.S_IMODE(os.stat(path).st_mode))
+                before = os.stat(path)
+                if not os.geteuid():  # as root, with `sudo`: else the file's owner could not read it any more
+                    with suppress(OSError):  # some file systems have no owners
+                        os.fchown(fd, before.st_uid, before.st_gid)
+                os.fchmod(fd, stat.S_IMODE(before.st_mode))
             if durable:
                 os.fsync(fd)
         finally:

@@ -91,6 +91,19 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert "hooks" in json.loads(real.read_text())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_keeps_its_owner_when_root_writes_it(tmp_path: Path) -> None:
+    """Before, `sudo nexus hook install` left a settings file that the user could not read any more."""
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"model": "opus"}))
+    path.chmod(0o600)
+    os.chown(path, 54_321, 54_322)
+    install("claude-code", path)
+    uninstall("claude-code", path)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (54_321, 54_322, 0o600)
+
+
 def test_where_the_settings_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "config"))

@@ -289,6 +289,15 @@ def test_locomo(file: Path, format: Format, indent: int | None, listed: bool) ->
             [sample(session_2=[{"speaker": "A", "dia_id": "1", "text": t} for t in ("hi", "ho")])],
             "session_2[1]: another message of session 'session_2' has the id '1' already",
         ),
+        (
+            [
+                sample(
+                    session_2=[{"speaker": "A", "dia_id": str(n), "text": "hi"} for n in range(61)],
+                    session_2_date_time="11:59 pm on 31 December, 9999",
+                )
+            ],
+            "session_2[60]: its time is beyond the year 9999",
+        ),
     ],
 )
 def test_wrong_locomo_is_named_by_its_path(file: Path, document: object, why: str) -> None:

@@ -200,6 +200,21 @@ def test_the_commands_read_the_environment_file_and_set_variables_win(
     assert os.environ["NEXUS_MODEL"] == "anthropic"
 
 
+def test_the_commands_read_no_environment_file_of_another_user(
+    user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That user would choose the server that gets the messages, and the program that runs with `PYTHONPATH`."""
+    init()
+    monkeypatch.setattr(os, "environ", os.environ | {"NEXUS_HOME": str(user / "data")})
+    os.environ.pop("NEXUS_MODEL", None)
+    if not os.geteuid():
+        os.chown(environment_file.path(), 54_321, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    environment_file.load()
+    assert "NEXUS_MODEL" not in os.environ
+    assert "belongs to another user" in capsys.readouterr().err
+
+
 def test_a_dry_run_shows_the_changes_without_the_key_and_writes_nothing(
     user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

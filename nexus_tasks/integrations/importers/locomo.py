@@ -29,7 +29,7 @@ from nexus_tasks.types import Message, check_namespace
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = re.compile(r"(\d{1,2}):(\d\d)\s*([ap])m on (\d{1,2}) ([a-z]{3})[a-z]*,? (\d{4})", re.IGNORECASE)
-_SESSION = re.compile(r"session_(\d+)")
+_SESSION = re.compile(r"session_([0-9]{1,9})")
 
 
 def looks_like(source: Source) -> bool:
@@ -86,6 +86,8 @@ def _read_sample(
                 # LoCoMo has a time only for the whole session. Each turn gets a time 1 s after the previous turn, so
                 # that sorting messages by time keeps the order of the turns.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
+        except OverflowError:
+            raise file_error(path, at, "its time is beyond the year 9999") from None
         except InvalidInput as error:
             raise file_error(path, at, error.message) from None
 

@@ -6,6 +6,7 @@ A coding agent that was started from a menu does not pass on what a shell export
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,9 +26,17 @@ def content(variables: Mapping[str, str]) -> str:
 
 
 def load() -> None:
-    """Set the variables of the file that are not set already. A missing or unreadable file sets none."""
+    """Set the variables of the file that are not set already. A missing or unreadable file sets none.
+
+    A file of another user sets none either: that user would choose the server that gets the messages and the key. Only
+    root reads any file, as in the session buffer.
+    """
     try:
-        lines = path().read_text(encoding="utf-8").splitlines()
+        with path().open(encoding="utf-8") as file:
+            if os.geteuid() and os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+                print(f"warning: {path()} belongs to another user, so its settings do not count.", file=sys.stderr)
+                return
+            lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError):
         return
     for line in lines:
