@@ -11,6 +11,7 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive, digest
+from nexus_tasks.cognition.digest import digest_session as digest_job
 from nexus_tasks.cognition.digest import window
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import sessions
@@ -354,6 +355,29 @@ def test_a_message_that_gave_up_does_not_stop_its_session_s_digests(
     evidence = here.sql("SELECT DISTINCT source_id FROM evidence WHERE role = 'digested_from' ORDER BY 1")
     assert evidence == [(1,), (3,)]
     assert here.sql("SELECT count(*) FROM model_calls") == [(1 if fault.status != 200 else 2,)]
+
+
+def test_a_message_that_is_erased_before_its_digest_is_stored_makes_the_job_wait(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, the job failed with the raw error of a violated constraint."""
+    first, _ = say("I live in Lisbon.", "I like green tea.")
+    embed, left = digest_job.vectors_of, [first]
+
+    def erasing(*given: Any) -> Any:
+        if left:
+            Nexus().forget(NAMESPACE, memory_id=left.pop())
+        return embed(*given)
+
+    monkeypatch.setattr(digest_job, "vectors_of", erasing)
+    Nexus().digest(NAMESPACE, "chat")
+    work("digest_session")
+    assert "IntegrityError" not in caplog.text
+    time_passes(here)
+    work("digest_session")
+    [[content]] = here.sql("SELECT content FROM memories WHERE level = 'summary_long'")
+    assert "tea" in content
+    assert "Lisbon" not in content
 
 
 # --- which stands -----------------------------------------------------------------------------------------------------

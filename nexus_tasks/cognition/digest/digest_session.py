@@ -8,9 +8,9 @@ from nexus_tasks.cognition.digest.window import PURPOSE, Window, next_window, sa
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import InvalidAnswer, Permanent
+from nexus_tasks.errors import Erased, InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digest_requests, digests, embeddings, open_questions, sessions, webhooks
+from nexus_tasks.storage import digest_requests, digests, embeddings, memories, open_questions, sessions, webhooks
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.types import JobOutcome
@@ -98,6 +98,8 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         session = sessions.find(tx, job.namespace_id, covered.session.session_key, lock=True)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone"))
+        if not memories.lock_existing(tx, job.rests_on):  # the evidence will name them
+            raise Erased
         open_questions.close(tx, job.namespace_id, PURPOSE, session.id)
         if not texts["long"]:
             digest_requests.satisfy(tx, session.id, covered.requests)
