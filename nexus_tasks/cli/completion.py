@@ -25,7 +25,12 @@ def completion(
 
 def answer_shell() -> None:
     """Let Typer answer when a script of :func:`completion` asks."""
-    if _VARIABLE in os.environ:
+    if shell_asks():
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
+
+
+def shell_asks() -> bool:
+    """Whether a script of :func:`completion` asks for the words that fit."""
+    return _VARIABLE in os.environ

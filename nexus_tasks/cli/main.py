@@ -13,7 +13,7 @@ import typer
 
 from nexus_tasks import __version__
 from nexus_tasks.cli.commands import CommandsByName
-from nexus_tasks.cli.completion import answer_shell
+from nexus_tasks.cli.completion import answer_shell, shell_asks
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up, misused
 from nexus_tasks.cli.output import no_color
 from nexus_tasks.errors import NexusError
@@ -126,8 +126,11 @@ def _told(report: Callable[[Any], int], what: object) -> int:
 
 
 def _warn_of_mistyped_settings() -> None:
-    """Name mistyped variables on standard error, even if the command then fails because of them."""
-    if any(name.startswith("NEXUS_") for name in os.environ):
+    """Name mistyped variables on standard error, even if the command then fails because of them.
+
+    A shell that asks for completions gets no warning: it would stand in the middle of the line that somebody types.
+    """
+    if not shell_asks() and any(name.startswith("NEXUS_") for name in os.environ):
         from nexus_tasks.mistyped_settings import mistyped_settings
 
         for one in mistyped_settings():

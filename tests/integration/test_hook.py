@@ -438,3 +438,16 @@ def test_the_context_loses_what_expires_and_shows_first_what_is_pinned(
     Nexus().pin(NS, kept.id)
     assert context_cache.refresh(default_deployment()) == 1
     assert context_cache.refresh(default_deployment()) == 0
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+@pytest.mark.parametrize("cwd", [3, "/a\0b", "/\ud83d", ["/a"], None], ids=ascii)
+def test_an_odd_folder_does_not_cost_an_event(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, agent: str, cwd: Any
+) -> None:
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "We deploy on Tuesdays.", "cwd": cwd}
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(event).encode())))
+    assert hook.main([], agent=agent) == 0
+    [segment] = SessionBuffer(tmp_path / "buffer").recover().segments
+    assert segment.entries[0].payload["prompt"] == "We deploy on Tuesdays."

@@ -131,3 +131,8 @@ def test_bash_completes_a_command(tmp_path: Path) -> None:
         [bash, "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split() == ["retry"], done.stderr
+
+
+def test_a_shell_that_asks_gets_no_warning_of_a_mistyped_setting() -> None:
+    asked = {"COMP_WORDS": "nexus jo", "COMP_CWORD": "1", "NEXUS_DATABSE_URL": "x"}
+    assert process(_NEXUS_COMPLETE="complete_bash", **asked).stderr == ""

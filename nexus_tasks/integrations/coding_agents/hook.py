@@ -48,7 +48,7 @@ def _handle(agent: str, event: Any, namespace: str | None) -> None:
     elif agent == events.CLAUDE_CODE and events.is_of_cursor(event):
         return  # Cursor also runs the hook of Claude Code. The hook of Cursor keeps the event.
     name, session = event["hook_event_name"], event["session_id"]
-    folder = _project(agent, event.get("cwd") or os.getcwd())
+    folder = _project(agent, _path(event.get("cwd")) or os.getcwd())
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
     _check_allowed(namespace)
     home = default_home()
@@ -62,6 +62,14 @@ def _handle(agent: str, event: Any, namespace: str | None) -> None:
     buffer.close()
     if name in events.STORE_AFTER:
         _store_in_background()
+
+
+def _path(given: Any) -> str:
+    """``given``, or an empty text if it can be no path. An odd folder does not cost the event."""
+    try:
+        return given if isinstance(given, str) and b"\0" not in os.fsencode(given) else ""
+    except UnicodeEncodeError:
+        return ""
 
 
 def _project(agent: str, folder: str) -> str:
