@@ -80,8 +80,9 @@ def test_a_link_is_valid_once() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Only Linux tells whose connection it is.")
 @pytest.mark.parametrize("address", [(socket.AF_INET, LOOPBACK), (socket.AF_INET6, f"::ffff:{LOOPBACK}")], ids=str)
+@pytest.mark.parametrize("forged", ["", "X-Forwarded-For: 192.0.2.7\r\n", "X-Forwarded-For: nonsense\r\n"])
 def test_another_user_of_the_machine_does_not_use_the_link(
-    monkeypatch: pytest.MonkeyPatch, address: tuple[socket.AddressFamily, str]
+    monkeypatch: pytest.MonkeyPatch, address: tuple[socket.AddressFamily, str], forged: str
 ) -> None:
     """The link is on the web browser's command line, which all users can read."""
     with browsing() as (client, visit), socket.socket(address[0]) as theirs:
@@ -89,7 +90,7 @@ def test_another_user_of_the_machine_does_not_use_the_link(
         theirs.settimeout(30)
         theirs.connect((address[1], client.base_url.port))
         body = json.dumps({"code": visit.code})
-        head = f"Host: {LOOPBACK}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = f"Host: {LOOPBACK}\r\n{forged}Content-Type: application/json\r\nContent-Length: {len(body)}"
         theirs.sendall(f"POST /browser/key HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
         assert theirs.recv(1_000).startswith(b"HTTP/1.1 403 ")
         monkeypatch.undo()

@@ -49,7 +49,12 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def configuration(app: ASGIApp | Callable[[], ASGIApp], **options: Any) -> uvicorn.Config:
-    """The configuration of the HTTP server, with the limits of ``limits.py``."""
+    """The configuration of the HTTP server, with the limits of ``limits.py``.
+
+    The address of a client is the one that the system gives. From this machine, uvicorn would otherwise take the
+    address in a header ``X-Forwarded-For``, which any client may write. ``peers.py`` would then look for a connection
+    that does not exist.
+    """
     return uvicorn.Config(
         app,
         http=LimitedConnection,
@@ -57,6 +62,7 @@ def configuration(app: ASGIApp | Callable[[], ASGIApp], **options: Any) -> uvico
         h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         **options,
     )
 
