@@ -23,7 +23,9 @@ from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
 from nexus_tasks.types.unicode_form import takes_unicode
 
-_IDLE_MS = 600_000  # the longest wait for the next line of an import, which may come from a slow pipe; chosen by hand
+# The longest wait for the next line of an import, which may come from a slow pipe, and for the reader of an export. A
+# program at the other end may ask for a password first. Chosen by hand.
+_SET_IDLE = text("SET LOCAL idle_in_transaction_session_timeout = 600000")
 
 
 def export(
@@ -65,6 +67,7 @@ def _write(
     rows: dict[str, int] = {}
     escaped = not takes_unicode(file)  # JSON writes each character in ASCII too, so nothing is lost
     with deployment.database.snapshot() as tx:
+        tx.execute(_SET_IDLE)
         for position, document in enumerate(writing.lines(tx, namespace_id)):
             file.write(json.dumps(document, ensure_ascii=escaped) + "\n")
             if name := document.get("table"):
@@ -102,7 +105,7 @@ def import_(
         with ExitStack() as stack:
             file = stack.enter_context(source.open(encoding="utf-8")) if isinstance(source, Path) else source
             tx = stack.enter_context(deployment.database.transaction())
-            tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}"))
+            tx.execute(_SET_IDLE)
             known = namespaces.ensure(tx, namespace)
             rows = _store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:

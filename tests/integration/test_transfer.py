@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.services import transfer
 from nexus_tasks.storage import statistics
@@ -181,13 +184,30 @@ def test_a_file_that_is_no_whole_export_stores_nothing(here: Sandbox, exported: 
         Nexus().import_("copy", tmp_path / "nowhere")
 
 
-def test_an_import_waits_for_a_pipe_that_pauses(here: Sandbox, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def impatient(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """A deployment whose transactions Postgres ends when they are idle for 0.2 s."""
     short = tuple(re.sub(r"(idle_in_transaction_session_timeout) = \d+", r"\1 = 200", one) for one in _SETTINGS)
     monkeypatch.setattr("nexus_tasks.storage.engine._SETTINGS", short)
-    lines = exported.read_text().count("\n")
     with here.another() as deployment:
+        yield deployment
+
+
+def test_an_import_waits_for_a_pipe_that_pauses(here: Sandbox, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = exported.read_text().count("\n")
+    with impatient(here, monkeypatch) as deployment:
         transfer.import_(deployment, "copy", exported, lambda line: time.sleep(0.6 if line == lines // 2 else 0))
     assert {one.content for one in Nexus().memories("copy", levels=["raw"])} >= set(TALK)
+
+
+def test_an_export_waits_for_a_reader_that_pauses(
+    here: Sandbox, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe takes no more when its reader does something else, such as asking for a password."""
+    copy = io.StringIO()
+    with impatient(here, monkeypatch) as deployment:
+        transfer.export(deployment, NAMESPACE, copy, note=lambda row: time.sleep(0.6 if row == 2 else 0))
+    assert copy.getvalue() == exported.read_text()
 
 
 @pytest.mark.usefixtures("exported")
