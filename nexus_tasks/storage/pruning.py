@@ -1,16 +1,18 @@
 """Pruning: deleting old job runs, resolved dead letters, saved answers, open questions and earlier observation logs.
 
-A saved answer and an open question let the next run of a job reuse a model call of a run that died.
+A saved answer and an open question let the next run of a job reuse a model call of a run that died. How old a row is
+goes by the clock of Postgres, because a worker's clock may be wrong.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, func, select, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import (
+    BudgetHold,
     DeadLetter,
     JobRun,
     ObservationGeneration,
@@ -34,14 +36,16 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     Returns:
         The number of deleted rows of the tables ``job_runs``, ``dead_letters`` and ``saved_answers``.
     """
-    before = datetime.now(UTC) - timedelta(days=days)
+    before = func.now() - timedelta(days=days)
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
+    # A process that dies in a call without a job, such as the plan of a dream, leaves its hold.
+    tx.execute(delete(BudgetHold).where(BudgetHold.expires_at < before))
     paused = select(WebhookRow.id).where(WebhookRow.paused_at.is_not(None))
     told = (WebhookDelivery.state != "wanted") | WebhookDelivery.webhook_id.in_(paused)
     tx.execute(delete(WebhookDelivery).where(WebhookDelivery.created_at < before, told))
-    since = datetime.now(UTC) - timedelta(days=LOG_DAYS)
+    since = func.now() - timedelta(days=LOG_DAYS)
     tx.execute(delete(ObservationGeneration).where(ObservationGeneration.created_at < since))
     answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)
     return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(answers).all())}

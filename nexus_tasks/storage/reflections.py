@@ -7,7 +7,7 @@ facts. ``conclusions.py`` stores a reflection's results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, null, or_, select, text, update
@@ -121,8 +121,8 @@ def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] |
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
 
 
-def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> int:
-    """Archive the messages that were stored before the time ``before``, if they are derived and digested.
+def archive_messages(tx: Transaction, namespace_id: int, age: timedelta) -> int:
+    """Archive the messages that were stored ``age`` ago or earlier, if they are derived and digested.
 
     A usual search leaves out archived messages. A message counts as derived when it has at least one derivation and all
     its derivations are done. Returns the number of archived messages.
@@ -132,13 +132,14 @@ def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> in
             """
             UPDATE memories AS m SET archived_at = now()
             FROM sessions AS s
-            WHERE m.namespace_id = :namespace AND m.level = 'raw' AND m.archived_at IS NULL AND m.created_at < :before
+            WHERE m.namespace_id = :namespace AND m.level = 'raw' AND m.archived_at IS NULL
+              AND m.created_at < now() - CAST(:age AS interval)
               AND s.id = m.session_id AND m.seq <= s.digest_end_seq
               AND EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id)
               AND NOT EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id AND d.state <> 'done')
             RETURNING m.id
             """
         ),
-        {"namespace": namespace_id, "before": before},
+        {"namespace": namespace_id, "age": age},
     )
     return len(archived.all())

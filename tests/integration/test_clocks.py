@@ -179,6 +179,24 @@ def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wron
         assert second is None
 
 
+@pytest.mark.usefixtures("bench")
+def test_rows_are_as_old_as_the_clock_of_postgres_says(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    clock_is(monkeypatch, wrong)
+    with default_deployment().database.transaction() as tx:
+        acme = namespaces.get(tx, "acme").id
+        for days in (29, 31):
+            row = {"acme": acme, "hash": str(days), "days": days}
+            at = "now() - make_interval(days => :days)"
+            answer = "INSERT INTO saved_answers (namespace_id, request_hash, answer, created_at)"
+            tx.execute(text(f"{answer} VALUES (:acme, :hash, '{{}}', {at})"), row)
+            hold = "INSERT INTO budget_holds (namespace_id, cost_usd, claim_key, expires_at)"
+            tx.execute(text(f"{hold} VALUES (:acme, 1, :hash, {at})"), row)
+    ticks.prune(default_deployment())
+    with default_deployment().database.transaction() as tx:
+        assert tx.scalars(text("SELECT request_hash FROM saved_answers")).all() == ["29"]
+        assert tx.scalars(text("SELECT claim_key FROM budget_holds")).all() == ["29"]
+
+
 def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     clock_is(monkeypatch, wrong)
     assert ticks._first_in_slot(default_deployment(), "prune")

@@ -6,7 +6,7 @@ A perspective is the set of memories of one observer about one subject.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from nexus_tasks.cognition.embed import vectors_of
@@ -115,7 +115,7 @@ def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome
     """Archive old messages. Return the outcome, and the perspectives (observer, subject) with new facts."""
     with resources.database.transaction() as tx:
         ripe = perspectives.wanted(tx, job.namespace_id)
-        archived = reflections.archive_messages(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
+        archived = reflections.archive_messages(tx, job.namespace_id, ARCHIVE_AFTER)
         details = {"perspectives": len(ripe), "archived": archived}
         status: Status = "completed" if ripe or archived else "unchanged"
         outcome = job.commit(tx, JobOutcome(status=status, details=details))
