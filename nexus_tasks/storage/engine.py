@@ -47,6 +47,11 @@ CONNECT_ARGS = {
     "tcp_user_timeout": 10_000,  # ms that sent bytes may stay unacknowledged
 }
 
+# For work on whole tables. The user of the database may have timeouts for usual statements and transactions. Postgres
+# has the second one since version 17.
+NO_TIMEOUTS = text(
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"
+)
 TRIES = 5  # attempts at a transaction that Postgres may roll back to end a deadlock with a job
 
 T = TypeVar("T")
@@ -172,9 +177,10 @@ class Database:
 
     @contextmanager
     def dedicated_connection(self) -> Iterator[Connection]:
-        """Open a separate connection in autocommit mode, without a lock timeout.
+        """Open a separate connection in autocommit mode, without a timeout for locks and statements.
 
-        After the block the connection is closed and not returned to the pool, so its settings and advisory locks end.
+        It is for work on whole tables. After the block the connection is closed and not returned to the pool, so its
+        settings and advisory locks end.
 
         Raises:
             the errors of :meth:`transaction`.
@@ -182,6 +188,10 @@ class Database:
         with translated(), self._reading.connect() as connection:
             connection.detach()
             connection.execute(text("SET lock_timeout = 0"))  # CREATE INDEX CONCURRENTLY waits for every reader
+            watched: Any = connection.connection.dbapi_connection
+            if watched.session is not None:  # else a connection pooler would give the session to others afterwards
+                # An index that is not finished in time is of no use, and writers keep it up.
+                connection.execute(NO_TIMEOUTS)
             yield connection
 
     def dispose(self) -> None:
@@ -201,6 +211,9 @@ def _read_only_explained(session: Transaction) -> Iterator[None]:
 
 
 _SETTINGS = (
+    # A transaction that has waited for a row reads what others have changed meanwhile, and Postgres lets it go on. The
+    # user of the database may have another default, with which a budget would be checked against rows of before a wait.
+    "SET default_transaction_isolation = 'read committed'",
     # Postgres ends the transaction of a frozen worker, so that the next worker gets the locks.
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",

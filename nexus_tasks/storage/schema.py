@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from nexus_tasks.storage import tenancy
+from nexus_tasks.storage.engine import NO_TIMEOUTS
 from nexus_tasks.storage.translation import make_engine, translated
 
 if TYPE_CHECKING:  # Alembic takes 0.1 s to import, and only a migration needs it
@@ -88,6 +89,8 @@ def _turn(engine: Engine) -> Iterator[None]:
     transaction waits for the lock: an index that is built concurrently would wait for that transaction.
     """
     with engine.connect() as guard:
+        guard.execute(NO_TIMEOUTS)
+        guard.commit()
         while not guard.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK}):
             guard.rollback()
             time.sleep(_TURN_SECONDS)
@@ -113,6 +116,7 @@ def _patiently(engine: Engine, work: Callable[[Connection], T]) -> T:
     """
     for left in reversed(range(_TRIES)):
         with engine.connect() as connection:
+            connection.execute(NO_TIMEOUTS)
             connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
             connection.commit()
             try:

@@ -77,9 +77,13 @@ def test_jobs_wait_for_the_day_of_the_ledger_whatever_the_clock_of_redis_says(
         assert waits == pytest.approx(min(left + 2, 600.0 if error is BudgetHeld else left + 2), abs=10)
 
 
-def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox, isolation: str) -> None:
+    """Whatever isolation the database has by default: the sum must be that of after the wait for others."""
     Nexus().create_namespace(NAMESPACE)
     [(acme,)] = here.sql("SELECT id FROM namespaces")
+    here.sql(f"ALTER DATABASE \"{here.database_name}\" SET default_transaction_isolation = '{isolation}'")
+    here.deployment.database.dispose()  # a new connection reads the setting
     together = threading.Barrier(6)
 
     def call(_: int) -> int | None:
@@ -87,8 +91,11 @@ def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:
         with default_deployment().database.transaction() as tx:
             return ledger.hold_budget(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60).id
 
-    with ThreadPoolExecutor(6) as pool:
-        granted = [hold for hold in pool.map(call, range(6)) if hold is not None]
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            granted = [hold for hold in pool.map(call, range(6)) if hold is not None]
+    finally:
+        here.sql(f'ALTER DATABASE "{here.database_name}" RESET default_transaction_isolation')
     assert len(granted) == 2
 
 

@@ -59,6 +59,23 @@ def test_two_that_upgrade_at_once_take_turns(empty: str) -> None:
     assert found == needed
 
 
+def test_an_upgrade_has_no_timeout_for_statements(
+    empty: str, servers: ServerAddresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of the database may have one, with which the index of a large table would never be finished."""
+    administer(servers, "ALTER DATABASE migrations SET statement_timeout = '1s'")
+    real = tenancy.install
+
+    def slow(connection: Connection) -> str:
+        connection.execute(text("SELECT pg_sleep(1.5)"))
+        return real(connection)
+
+    monkeypatch.setattr(tenancy, "install", slow)
+    schema.upgrade(empty)
+    found, needed = schema.versions(empty)
+    assert found == needed
+
+
 def test_what_was_stored_before_gets_its_times_and_standings(empty: str) -> None:
     schema.upgrade(empty)
     schema.downgrade(empty, "0017")
