@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
@@ -19,7 +20,7 @@ from redis.lock import Lock
 
 from nexus_tasks.errors import DamagedKey, QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Messages, Ticket, Wakeup
-from nexus_tasks.idempotency.redis_client import Script, client, takes_no_writes
+from nexus_tasks.idempotency.redis_client import Script, client, serves_us_not, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 from nexus_tasks.types import Worker
 
@@ -340,6 +341,30 @@ class Claims:
             for key in keys:
                 pipe.hdel(key, "error")
             pipe.execute()
+
+    def rewrite_file(self, *, within: float) -> None:
+        """Let Redis write its append-only file anew, without what was deleted, and wait for that.
+
+        Redis does it in the background. A rewrite that began before may still have what was deleted.
+
+        Args:
+            within: seconds; the longest wait.
+        """
+        deadline, asked = time.monotonic() + within, False
+        with answering():
+            while True:
+                state = self.redis.info("persistence")
+                is_at_it = state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"]
+                if not state["aof_enabled"] or (asked and not is_at_it):
+                    return
+                if not is_at_it:
+                    with suppress(redis.exceptions.ResponseError):  # another one has just begun
+                        self.redis.bgrewriteaof()
+                        asked = True
+                if time.monotonic() >= deadline:
+                    log.warning("Redis has not written its file anew within %.0f s.", within)
+                    return
+                time.sleep(0.05)
 
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
         """Keep the sweep from sending messages again that this worker has received and has not begun.
@@ -836,6 +861,8 @@ def answering() -> Iterator[None]:
             ) from error
         if remedy := takes_no_writes(error):
             raise QueueUnavailable(f"Redis takes no writes: {str(error).rstrip('.')}.", remedy=remedy) from error
+        if remedy := serves_us_not(error):
+            raise QueueUnavailable(f"Redis refuses: {str(error).rstrip('.')}.", remedy=remedy) from error
         if any(sign in str(error) for sign in _WRONG_VALUE):
             # Redis does not undo what a script has done before the error. A repair corrects the indexes and counters.
             raise DamagedKey(

@@ -148,6 +148,29 @@ def takes_no_writes(error: redis.exceptions.ResponseError) -> str | None:
     """
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return _FULL
-    if isinstance(error, redis.exceptions.ReadOnlyError):
+    if isinstance(error, redis.exceptions.ReadOnlyError | redis.exceptions.MasterDownError):
         return _REPLICA
     return next((remedy for sign, remedy in _TAKES_NO_WRITES.items() if sign in str(error)), None)
+
+
+_NO_CLUSTER = "Redis Cluster is not supported: name one Redis, or Redis Sentinels, in NEXUS_REDIS_URL."
+_OF_CLUSTERS = (
+    *(redis.exceptions.ClusterDownError, redis.exceptions.AskError, redis.exceptions.TryAgainError),
+    redis.exceptions.ClusterCrossSlotError,
+)
+_RIGHTS = "Give the user in NEXUS_REDIS_URL the rights of examples/redis-users.acl, or name another user."
+_COMMANDS = "Use Redis 6.2 or later, and no proxy that leaves out commands."
+
+
+def serves_us_not(error: redis.exceptions.ResponseError) -> str | None:
+    """What helps when ``error`` says that this server does not take our commands, until a person corrects something.
+
+    ``None`` for another error.
+    """
+    if isinstance(error, _OF_CLUSTERS):
+        return _NO_CLUSTER
+    # A script that may not run a command tells so in two ways, by the version of Redis.
+    signs = ("user executing the script", "ACL failure in script")
+    if isinstance(error, redis.exceptions.NoPermissionError) or any(sign in str(error) for sign in signs):
+        return _RIGHTS
+    return _COMMANDS if "unknown command" in str(error).lower() else None

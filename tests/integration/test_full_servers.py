@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
+from nexus_tasks.idempotency.claims import Claims
 from tests.databases import make_template
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually, sandbox
@@ -79,20 +80,36 @@ def test_storage_does_not_answer_while_its_disk_is_full(own_servers: Path) -> No
         assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "the trial write leaves no row"
 
 
-def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> None:
-    """As after a failover to a replica."""
-    assert engine.storage.answers()
-    here.sql(f'ALTER DATABASE "{here.database_name}" SET default_transaction_read_only = on')
+@contextmanager
+def database_with(here: Sandbox, setting: str, value: str) -> Iterator[None]:
+    """Let new connections to the database have a setting. The user of a database may have such settings too."""
+    here.sql(f"ALTER DATABASE \"{here.database_name}\" SET {setting} = '{value}'")
     here.deployment.database.dispose()  # a new connection reads the setting
     try:
-        assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
-        assert not engine.storage.answers()
+        yield
     finally:
         with here.deployment.database.dedicated_connection() as connection:
             connection.exec_driver_sql("SET default_transaction_read_only = off")
-            connection.exec_driver_sql(f'ALTER DATABASE "{here.database_name}" RESET default_transaction_read_only')
+            connection.exec_driver_sql(f'ALTER DATABASE "{here.database_name}" RESET {setting}')
         here.deployment.database.dispose()
+
+
+def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> None:
+    """As after a failover to a replica."""
     assert engine.storage.answers()
+    with database_with(here, "default_transaction_read_only", "on"):
+        assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
+        assert not engine.storage.answers()
+    assert engine.storage.answers()
+
+
+def test_work_on_whole_tables_has_no_timeout_for_statements(here: Sandbox) -> None:
+    """Otherwise upkeep would begin the index of a large namespace again and again, and never end it."""
+    with database_with(here, "statement_timeout", "300ms"):
+        with pytest.raises(StorageUnavailable, match="statement timeout"):
+            here.sql("SELECT pg_sleep(20)")
+        with here.deployment.database.dedicated_connection() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(0.6)")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +133,31 @@ def test_a_redis_that_takes_no_writes_is_told_with_what_helps(
             change(*usual.split())
         assert remedy in refused.value.remedy
         assert play.delay(name="taken").id
+
+
+@pytest.mark.parametrize(("denied", "said"), [("-evalsha", "no permissions"), ("-set", "permission|can't run")])
+def test_a_user_of_redis_without_a_right_is_told_with_what_helps(own_servers: Path, denied: str, said: str) -> None:
+    with sandbox(embedded.ensure(own_servers)) as here:
+        rights = ["+@all", denied]
+        here.redis().acl_setuser("poor", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=rights)
+        claims = Claims(here.servers.redis_url.replace("unix://", "unix://poor@"), here.name)
+        with pytest.raises(QueueUnavailable, match=said) as refused:
+            claims.set_cap("acme", 1)
+        assert "redis-users.acl" in refused.value.remedy
+
+
+def test_a_replica_that_has_lost_its_primary_is_told_with_what_helps(own_servers: Path) -> None:
+    with sandbox(embedded.ensure(own_servers)) as here:
+        client = here.redis()
+        client.config_set("replica-serve-stale-data", "no")
+        client.replicaof("127.0.0.1", "1")
+        try:
+            with pytest.raises(QueueUnavailable) as refused:
+                play.delay(name="refused")
+        finally:
+            client.replicaof("NO", "ONE")
+            client.config_set("replica-serve-stale-data", "yes")
+        assert "primary" in refused.value.remedy
 
 
 def test_a_statement_that_postgres_ends_is_told_with_what_helps(here: Sandbox) -> None:
