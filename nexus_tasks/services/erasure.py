@@ -8,7 +8,7 @@ An erasure has five steps:
 3. It drops the claims (the records in Redis) of the queued jobs that the deleted rows asked for.
 4. It asks for the jobs that derive facts and make digests again from the remaining messages.
 5. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
-   started it), the erasure also rewrites the files of the tables, because deleted rows stay in the files.
+   started it), the erasure also rewrites the files of the tables and of Redis, because deleted values stay in them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
+
+REDIS_SECONDS = 10.0  # the longest wait for the embedded Redis to rewrite its file
 
 
 def forget(
@@ -80,12 +82,23 @@ def forget(
             follow_ups.hurry(deployment, submit_batch.BATCH, [submit_batch.request(namespace)])
     # Only an embedded Postgres gets its files rewritten here. For another Postgres its operator must rewrite the files.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
+    _rewrite_redis(deployment)
     return ForgetReceipt(
         deleted=dict(sorted(forgotten.deleted.items())),
         ids=forgotten.ids,
         requeued=tuple(ticket.job_id for ticket in requeued),
         not_rewritten=tuple(busy),
     )
+
+
+def _rewrite_redis(deployment: Deployment) -> None:
+    """Rewrite the file of an embedded Redis. It has the names of jobs, and errors, which may quote a message."""
+    if not deployment.settings.embedded:
+        return
+    try:
+        deployment.claims.rewrite_file(within=REDIS_SECONDS)
+    except QueueUnavailable as error:
+        log.warning("The file of Redis was not written anew: %s", error)
 
 
 def _store_buffered(deployment: Deployment, namespace: str, memory_id: int | None, session_key: str | None) -> None:

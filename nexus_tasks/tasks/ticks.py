@@ -5,6 +5,7 @@ Each tick is done once per slot of its schedule, so two beats that run at once d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,7 +17,8 @@ from celery.signals import beat_init
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import NotFound, QueueUnavailable
+from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.storage import audit, dreams, embeddings, pruning
@@ -25,6 +27,8 @@ from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import derive_memory, digest_session, finish_dream, follow_ups
 from nexus_tasks.tasks.registry import tick
+
+log = logging.getLogger(__name__)
 
 
 def _once_per_slot(nothing: Callable[[], Any]) -> Callable[[Callable[[Deployment], Any]], Callable[[Deployment], Any]]:
@@ -73,9 +77,21 @@ def _erase_expired(deployment: Deployment) -> int:
         again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
         again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
         follow_ups.ask(deployment, again)
-    if due:
-        vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
+    for namespace in sorted({name for name, _, _ in due}):
+        follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
+        _forget_errors(deployment, namespace)
+    if due and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
+        log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))
     return len(due)
+
+
+def _forget_errors(deployment: Deployment, namespace: str) -> None:
+    """Delete the texts of the last errors of a namespace's jobs, which may quote what was erased."""
+    try:
+        index = ClaimIndex(deployment.claims)
+        deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
+    except QueueUnavailable as error:
+        log.warning("Redis is away, so the last errors of the jobs of %s stay: %s", namespace, error)
 
 
 def _erase(namespace: str, namespace_id: int, memory_id: int, tx: Transaction) -> erasure.ErasureResult:

@@ -16,7 +16,7 @@ from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.tasks import ticks
-from tests.integration.inline import NAMESPACE, facts, say, work
+from tests.integration.inline import NAMESPACE, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
 from tests.integration.test_observation import SMALL
 from tests.sandbox import Sandbox, eventually
@@ -264,9 +264,13 @@ def test_the_hourly_prune_erases_what_was_stored_to_be_erased(here: Sandbox) -> 
     Nexus().remember(NAMESPACE, "I live in Bonn.", author="ann", expires_at=PAST)
     Nexus().remember(NAMESPACE, "I live in Oslo.", author="ann", expires_at=FUTURE, erase_expired=True)
     work("derive_memory")
+    say("Not derived yet.", session="later")
+    [claim] = [one for one in pending() if one.kind == "derive_memory"]
+    here.redis().hset(claim.key, "error", "Refused: The model refused to answer. The server said: I live in Rome.")
     assert ticks.prune(default_deployment())["expired"] == 2  # the message and its fact
     left = {text for (text,) in here.sql("SELECT content FROM memories")}
-    assert left == {"I live in Bonn.", "I live in Oslo."}
+    assert left == {"I live in Bonn.", "I live in Oslo.", "Not derived yet."}
+    assert here.redis().hget(claim.key, "error") is None, "an error may quote what was erased"
     [entry] = Nexus().audit(NAMESPACE, action="erase")
     assert (entry.action, entry.counts["memories"]) == ("erase.expired", 2)
 

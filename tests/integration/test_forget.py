@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from sqlalchemy import select, text
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from nexus_tasks.storage.erasure import targets
-from nexus_tasks.storage.erasure.vacuum import WORDLESS
+from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.erasure import targets, vacuum
+from nexus_tasks.storage.erasure.vacuum import WORDLESS, rewrite_tables
 from nexus_tasks.storage.models import Base, SessionRow
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
@@ -498,6 +500,34 @@ def test_the_command_prints_the_receipt() -> None:
 
 
 # --- on the disk ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "older", ["SELECT 1", "INSERT INTO namespaces (name) VALUES ('passing')"], ids=["reads", "writes"]
+)
+def test_a_table_that_an_older_transaction_keeps_rows_of_is_not_said_to_be_rewritten(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, older: str
+) -> None:
+    """Such as an export, which takes hours when its reader is slow."""
+    database = here.deployment.database
+
+    def in_the_file() -> bool:
+        query = "SELECT strpos(encode(pg_read_binary_file(pg_relation_filepath('memories')), 'escape'), :w) > 0"
+        return bool(here.sql(query, w=SECRET)[0][0])
+
+    say(*TALK)
+    begun = Database.snapshot if "SELECT" in older else Database.transaction
+    with here.another() as other, begun(other.database) as tx:
+        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        tx.execute(text(older))
+        Nexus(here.deployment).forget(NAMESPACE, everything=True)
+        monkeypatch.setattr(vacuum, "OLDER_SECONDS", 0.2)
+        assert {"memories", "pg_statistic"} <= set(rewrite_tables(database, files=True))
+        assert in_the_file()
+        tx.rollback()
+    monkeypatch.undo()
+    eventually(lambda: rewrite_tables(database, files=True) == [])
+    assert not in_the_file()
+
+
 @pytest.mark.long
 def test_no_file_of_an_embedded_home_holds_what_was_erased(tmp_path: Path) -> None:
     """Write-ahead logs apart: docs/erasure.md says so."""
@@ -525,6 +555,11 @@ def test_no_file_of_an_embedded_home_holds_what_was_erased(tmp_path: Path) -> No
             if SECRET in one["content"]
         ]
         assert files() or nexus("search", SECRET, "--namespace", NAMESPACE)["results"]
+        addresses = embedded.running(home)
+        assert addresses
+        with redis.Redis.from_url(addresses.redis_url) as client:
+            client.set("an error that quotes", SECRET)  # a job's error is deleted, and stays in the append-only file
+            client.delete("an error that quotes")
         receipt = nexus("forget", "--namespace", NAMESPACE, "--memory", str(target))
         assert "not_rewritten" not in receipt
     finally:

@@ -5,6 +5,8 @@ Without ``VACUUM FULL``, the bytes of a deleted row stay in the files until Post
 
 from __future__ import annotations
 
+import time
+
 from sqlalchemy import Connection, text
 
 from nexus_tasks.errors import Transient
@@ -12,7 +14,8 @@ from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
 
 LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use a table
-
+OLDER_SECONDS = 10.0  # the longest wait for transactions that may still see deleted rows
+_LOOK_EVERY = 0.05  # seconds
 
 # These tables contain no text of users. They contain only ids, numbers and names, and an erasure keeps the names. All
 # other tables are rewritten, even if this erasure deleted no row of the table. The table's file may still contain rows
@@ -47,14 +50,19 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
             table are rewritten, which takes some seconds per gigabyte, no transaction can read or write the table.
 
     Returns:
-        The names of the tables that were left out, because other transactions used them for more than 10 s.
+        The names of the tables whose files or statistics may still have erased values: those that were left out,
+        because other transactions used them for more than 10 s; and all that were rewritten while an older transaction
+        was open, such as a long export, because Postgres keeps the rows that such a transaction may see.
     """
     command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []
+    is_seen = files and not _older_have_ended(database)
     # The table pg_statistic contains the statistics of all tables. ANALYZE of any table replaces rows of pg_statistic,
     # and the replaced rows stay in the file of pg_statistic. Therefore pg_statistic is rewritten last.
     for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):
         try:
+            if table == "pg_statistic" and not is_seen:
+                is_seen = not _older_have_ended(database)
             with database.dedicated_connection() as connection:
                 connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
                 connection.execute(text(f'{command} "{table}"'))
@@ -62,7 +70,36 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
                     _clear_statistics(connection, table)
         except Transient:
             busy.append(table)
+        else:
+            busy += [table] if is_seen else []
     return busy
+
+
+# VACUUM keeps a deleted row as long as a transaction is open that began before the deletion was committed. Such a
+# transaction has a snapshot, whose oldest transaction the column `backend_xmin` names, or it has written something.
+_OLDER = text(
+    """
+    SELECT pg_snapshot_xmin(pg_current_snapshot()) < CAST(:since AS xid8) OR EXISTS (
+        SELECT FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND age(backend_xmin) > age(CAST(CAST(:since AS xid8) AS xid))
+    )
+    """
+)
+
+
+def _older_have_ended(database: Database) -> bool:
+    """Wait until the transactions have ended that began before now. Returns whether they have."""
+    deadline = time.monotonic() + OLDER_SECONDS
+    try:
+        with database.dedicated_connection() as connection:  # a tenant's role does not see the sessions of others
+            since = connection.scalar(text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
+            while connection.scalar(_OLDER, {"since": since}):
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_LOOK_EVERY)
+            return True
+    except Transient:
+        return False
 
 
 # Statistics of an index over expressions have the name of the index.
