@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 
 from nexus_tasks.cognition.context import ContextRequest, assemble
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput
+from nexus_tasks.errors import InvalidInput, NamespaceMoved, NamespaceMoving
 from nexus_tasks.llm.offline.rules import is_of_the_moment
 from nexus_tasks.services import session_context
 from nexus_tasks.storage import namespaces, sessions, topics
@@ -102,7 +102,7 @@ def _refresh_session(deployment: Deployment, tx: Transaction, name: str, session
     try:
         known = namespaces.find(tx, check_namespace(name))
         session = sessions.find(tx, known.id, check_name("session_key", session_key)) if known else None
-    except InvalidInput:
+    except (InvalidInput, NamespaceMoved, NamespaceMoving):  # no name that a hook wrote, or another cell writes it
         return False
     home, written = str(deployment.settings.home), deployment.local(_WrittenSessions)
     if known is None or session is None:  # nothing is stored yet, or it was erased
@@ -131,8 +131,8 @@ def _harmless(text: str) -> str:
 def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
-    except InvalidInput:
-        return False  # the name is the first line of a file that neither a worker nor a hook wrote
+    except (InvalidInput, NamespaceMoved, NamespaceMoving):
+        return False  # the name is of a file that neither a worker nor a hook wrote, or another cell has the namespace
     if known is None:
         return False
     expired = func.count().filter(Memory.expires_at <= func.now())

@@ -25,10 +25,12 @@ from nexus_tasks.errors import (
     Transient,
 )
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.services import context_cache
 from nexus_tasks.services.cells import buffers, moving
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
+from nexus_tasks.transcripts import context_file
 from tests.cells import TwoCells, move_in_child, residence, rows, two_cells
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
@@ -124,6 +126,22 @@ def test_a_client_that_remembers_the_old_cell_is_refused_and_finds_the_new_one(b
     with use(both.cells.deployments["one"]) as one:
         Reconciler(one.engine).round()
         assert one.claims.waiting() == []
+
+
+def test_a_moved_namespace_keeps_no_hook_of_the_old_cell_waiting(both: TwoCells) -> None:
+    """A worker of the old cell goes on writing the contexts of the others, and the old context goes with the copy."""
+    old, home = both.cells.deployments["one"], str(both.one.folder)
+    Nexus(old).remember("later", "Deploys happen on Tuesdays.")
+    for name in (ACME, "later"):
+        context_file.take(home, name)
+    context_file.put_session(home, ACME, "chat", "")
+    assert context_cache.refresh(old) == 3
+    assert "Lisbon" in context_file.take(home, ACME)
+    move(both.cells, ACME, "two")
+    assert context_file.take(home, ACME) == ""
+    Nexus(old).remember("later", "Reviews happen on Mondays.")
+    context_file.put_session(home, ACME, "chat", "")
+    assert context_cache.refresh(old) == 1
 
 
 def test_a_namespace_comes_back(both: TwoCells) -> None:

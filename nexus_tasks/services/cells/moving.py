@@ -40,6 +40,7 @@ from nexus_tasks.storage import audit, tenancy
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.erasure import removing, vacuum
 from nexus_tasks.storage.transfer import copying
+from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import MoveReceipt, check_namespace
 
 log = logging.getLogger(__name__)
@@ -360,5 +361,9 @@ def _erase_copy(deployment: Deployment, namespace: str, lives_in: str) -> dict[s
     index = ClaimIndex(deployment.claims)
     for state in STATES:
         _drop(deployment, index.every(state, namespace))
+    try:  # no worker of this cell writes it any more
+        context_file.erase(str(deployment.settings.home), namespace, everything=True)
+    except OSError as error:
+        log.warning("A context file of %s could not be erased: %s", namespace, error.strerror)
     vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return gone
