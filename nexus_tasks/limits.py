@@ -63,5 +63,6 @@ HTTP_STREAMS = 100  # streams of jobs' events at a time in a process; beyond: st
 HTTP_NAMESPACE_STREAMS = 32  # of these with the tokens of a namespace; beyond: status 503
 HTTP_EVENTS_SECONDS = 600  # of one stream of a job's events
 HTTP_STALL_SECONDS = 60  # in which a client must take a part of an answer; beyond, the connection is closed
+HTTP_LEAST_BYTES = 16_384  # of an answer that a client must take per second, beside 60 s; else it is closed too
 HTTP_ANSWER_KEPT_SECONDS = 86_400  # in which a repeat with the same idempotency key gets the same answer
 HTTP_ANSWER_KEPT_BYTES = 65_536  # of an answer that is kept for repeats

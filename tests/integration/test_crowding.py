@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 
 from nexus_tasks import Nexus, limits
+from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.http import documents
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.http.documents import as_json
@@ -23,6 +25,7 @@ from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.services.access import TokenChecker
+from nexus_tasks.types import AnswerSentence
 from tests.integration.serve_process import serve_process
 from tests.integration.served import served
 from tests.sandbox import Sandbox, eventually
@@ -169,6 +172,103 @@ def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sand
         assert refused.status_code == 503
         assert refused.json()["detail"] == "At most 4 long calls of a namespace may run in this process."
         assert httpx2.get(f"{url}/v1/status", headers=bearer(acme), timeout=60).status_code == 200
+
+
+def test_two_namespaces_do_not_take_all_places_of_long_calls(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, running = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_args: object, **_given: object) -> None:
+        running.release()
+        held.wait(60)
+        raise NexusError("late")
+
+    monkeypatch.setattr(Nexus, "ask", slow)
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("third")
+    third = nexus.create_token("third", "agent", scopes=["read"]).token
+    with serving("api", here) as (port, [acme, other]), ThreadPoolExecutor(20) as pool:
+
+        def ask(token: str) -> httpx2.Response:
+            asked = {"question": "What is the plan?"}
+            return httpx2.post(f"http://{LOOPBACK}:{port}/v1/ask", json=asked, headers=bearer(token), timeout=60)
+
+        try:
+            for token in [acme] * limits.HTTP_NAMESPACE_LONG_CALLS + [other]:
+                pool.submit(ask, token)
+                assert running.acquire(timeout=60)
+            refused = ask(other)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+            pool.submit(ask, third)
+            assert running.acquire(timeout=60)
+        finally:
+            held.set()
+
+
+def test_a_question_keeps_its_place_when_its_client_goes(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on. Otherwise a tenant that asks and goes would take every thread of the server."""
+    held, running = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_args: object, on_sentence: Callable[[AnswerSentence], None], **_given: object) -> None:
+        on_sentence(AnswerSentence(text="The plan is tea.", citations=()))
+        running.release()
+        held.wait(60)
+        raise NexusError("late")
+
+    monkeypatch.setattr(Nexus, "ask", slow)
+    with serving("api", here) as (port, [acme, _]):
+        url, asked = f"http://{LOOPBACK}:{port}/v1/ask", {"question": "What is the plan?"}
+        streaming = {**bearer(acme), "Accept": "text/event-stream"}
+        try:
+            for _ in range(limits.HTTP_NAMESPACE_LONG_CALLS):
+                with httpx2.stream("POST", url, json=asked, headers=streaming, timeout=60) as answer:
+                    assert next(answer.iter_bytes()).startswith(b"event: sentence")
+                assert running.acquire(timeout=60)
+            time.sleep(2)  # the server sees that they have gone
+            refused = httpx2.post(url, json=asked, headers=streaming, timeout=60)
+            assert (refused.status_code, running.acquire(timeout=0.1)) == (503, False)
+        finally:
+            held.set()
+        eventually(lambda: httpx2.post(url, json=asked, headers=streaming, timeout=60).status_code == 200, within=30)
+
+
+def test_an_export_that_a_reader_holds_up_leaves_no_thread_and_no_connection(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_STALL_SECONDS", 2)
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme", scrub=False)  # which would take seconds
+    nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 450_000}"} for n in range(20)], observers=[])
+    pool: Any = here.deployment.database.engine.pool
+    gc.disable()  # the collector also ends such a thread, in a server after hours or never
+    try:
+        with serving("api", here) as (port, [acme, _]), socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            slow.settimeout(30)
+            slow.connect((LOOPBACK, port))
+            slow.sendall(f"GET /v1/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {acme}\r\n\r\n".encode())
+            assert slow.recv(1_000).startswith(b"HTTP/1.1 200 ")
+            eventually(lambda: pool.checkedout() == 1, within=20)
+            eventually(lambda: pool.checkedout() == 0, within=20)
+    finally:
+        gc.enable()
+
+
+def test_a_reader_that_takes_little_at_a_time_is_cut_off(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an export would be open for hours, with a transaction because of which Postgres keeps deleted rows."""
+    monkeypatch.setattr(limits, "HTTP_STALL_SECONDS", 3)
+    monkeypatch.setattr(limits, "HTTP_LEAST_BYTES", 1_000_000)
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme", scrub=False)  # which would take seconds
+    nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 450_000}"} for n in range(20)], observers=[])
+    with serving("api", here) as (port, [acme, _]), socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        slow.settimeout(30)
+        slow.connect((LOOPBACK, port))
+        slow.sendall(f"GET /v1/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {acme}\r\n\r\n".encode())
+        assert slow.recv(1_000).startswith(b"HTTP/1.1 200 ")
+        pool: Any = here.deployment.database.engine.pool
+        eventually(lambda: pool.checkedout() == 1, within=20)
+        eventually(lambda: slow.recv(65_536) and pool.checkedout() == 0, within=40)
 
 
 def test_a_call_without_an_answer_keeps_its_turn_until_its_thread_is_free(

@@ -17,6 +17,7 @@ from nexus_tasks.integrations.http.errors import problem_document
 from nexus_tasks.integrations.http.parameters import Filter
 from nexus_tasks.integrations.http.slots import LONG_CALL
 from nexus_tasks.integrations.http.streams import EventStream, described, event, or_still_here
+from nexus_tasks.integrations.serving import turns
 from nexus_tasks.types import Answer, AnswerSentence
 
 router = routes("recall")
@@ -48,6 +49,7 @@ async def ask(request: Request, caller: Reader, body: AskBody) -> Answer:
 
     answer = asyncio.ensure_future(nexus.aask(name, **body.given(), on_sentence=told))
     answer.add_done_callback(lambda _: sentences.put_nowait(None))
+    turns.keep_until(answer)  # it goes on when the client goes
     return await _begun(sentences, answer)  # type: ignore[no-any-return]
 
 

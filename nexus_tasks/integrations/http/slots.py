@@ -4,79 +4,99 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 
 from nexus_tasks import limits
 from nexus_tasks.errors import Throttled
+from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.access import current
+
+RETRY_AFTER = 5.0  # seconds
+
+
+class _Places:
+    """The places of a process for one sort of calls.
+
+    A namespace may take several. When half of all places are taken, a namespace that has one gets no other, so that
+    two or three busy tenants do not take all of them. The operator's token may take any.
+
+    A call keeps its place until its work has ended, also when its client has gone or has had no answer in time. The
+    work still holds a thread then.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken = Counter[str]()  # by namespace; the operator's under an empty name
+        self._ending = set[asyncio.Future[None]]()  # asyncio itself keeps no reference
+
+    @contextmanager
+    def one(self, most_of_namespace: int, *, too_many: str, remedy: str) -> Iterator[None]:
+        """Take a place for the call of the present token.
+
+        Args:
+            most_of_namespace: how many places a namespace may take.
+            too_many: says so to a namespace that has them.
+            remedy: what the caller may do instead.
+
+        Raises:
+            Throttled: there is no place for the call.
+        """
+        access = current.get()
+        name = (access and access.namespace) or ""
+        own, all_taken = self._taken[name], self._taken.total()
+        if name and own >= most_of_namespace:
+            raise Throttled(too_many, remedy=remedy, retry_after=RETRY_AFTER)
+        if all_taken >= self.most or (name and own and all_taken >= self.most // 2):
+            raise Throttled("Too many long calls run in this process.", remedy=remedy, retry_after=RETRY_AFTER)
+        self._taken[name] += 1
+        with ExitStack() as place:
+            place.callback(self._give_back, name)
+            try:
+                yield
+            finally:
+                if work := turns.unfinished():
+                    ending = asyncio.ensure_future(_end(work, place.pop_all()))
+                    self._ending.add(ending)
+                    ending.add_done_callback(self._ending.discard)
+
+    def _give_back(self, name: str) -> None:
+        self._taken[name] -= 1
+        if not self._taken[name]:
+            del self._taken[name]
+
+
+async def _end(work: Sequence[asyncio.Future[Any]], place: ExitStack) -> None:
+    with place:
+        await asyncio.wait(work)
 
 
 def install(app: FastAPI) -> None:
     """Give ``app`` its places."""
-    app.state.long_calls = asyncio.Semaphore(limits.HTTP_LONG_CALLS)
-    app.state.long_calls_of = Counter[str]()
-    app.state.streams = asyncio.Semaphore(limits.HTTP_STREAMS)
-    app.state.streams_of = Counter[str]()
+    app.state.long_calls, app.state.streams = _Places(limits.HTTP_LONG_CALLS), _Places(limits.HTTP_STREAMS)
 
 
 async def _long_call(request: Request) -> AsyncIterator[None]:
-    state, most = request.app.state, limits.HTTP_NAMESPACE_LONG_CALLS
-    refusal = Throttled(
-        f"At most {most} long calls of a namespace may run in this process.",
+    most = limits.HTTP_NAMESPACE_LONG_CALLS
+    with request.app.state.long_calls.one(
+        most,
+        too_many=f"At most {most} long calls of a namespace may run in this process.",
         remedy="Wait until one ends, and read exports without a pause.",
-        retry_after=5.0,
-    )
-    with _counted(state.long_calls_of, most, refusal):
-        async with _place(state.long_calls):
-            yield
+    ):
+        yield
 
 
 async def _stream(request: Request) -> AsyncIterator[None]:
-    state, most = request.app.state, limits.HTTP_NAMESPACE_STREAMS
-    refusal = Throttled(
-        f"At most {most} streams of a namespace may be open.",
+    most = limits.HTTP_NAMESPACE_STREAMS
+    with request.app.state.streams.one(
+        most,
+        too_many=f"At most {most} streams of a namespace may be open.",
         remedy="Close one, or ask for the job with GET /v1/jobs/{job_id} from time to time.",
-        retry_after=5.0,
-    )
-    with _counted(state.streams_of, most, refusal):
-        async with _place(state.streams):
-            yield
-
-
-@contextmanager
-def _counted(places: Counter[str], most: int, refusal: Throttled) -> Iterator[None]:
-    """Count a place of the caller's namespace. Places with the operator's token are not counted.
-
-    Raises:
-        Throttled: ``refusal``, because the namespace has ``most`` places.
-    """
-    access = current.get()
-    if access is None or access.namespace is None:
+    ):
         yield
-        return
-    if places[access.namespace] >= most:
-        raise refusal
-    places[access.namespace] += 1
-    try:
-        yield
-    finally:
-        places[access.namespace] -= 1
-        if not places[access.namespace]:
-            del places[access.namespace]
-
-
-def _place(places: asyncio.Semaphore) -> asyncio.Semaphore:
-    """The places, when one is free.
-
-    Raises:
-        Throttled: all are taken.
-    """
-    if places.locked():
-        raise Throttled("Too many long calls run in this process.", retry_after=5.0)
-    return places
 
 
 # The dependencies of a route. The place is given back when the whole answer has been sent.

@@ -12,6 +12,7 @@ from starlette.types import Send
 
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.http.documents import as_json
+from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.access import Access, current
 from nexus_tasks.integrations.serving.problems import document
 from nexus_tasks.types import Document
@@ -19,6 +20,7 @@ from nexus_tasks.types import Document
 CHUNK = 65_536  # characters
 CHECK_EVERY = 5.0  # seconds between two checks of a stream's token
 STILL_HERE = b": still here\n\n"  # a comment, which keeps proxies from closing a silent connection
+_closing = set[asyncio.Future[None]]()  # asyncio itself keeps no reference
 
 
 class Stream(StreamingResponse):
@@ -31,8 +33,14 @@ class Stream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Send the parts."""
-        self.body_iterator = _while_valid(aiter(self.body_iterator), self.last_word)
-        await super().stream_response(send)
+        parts = _while_valid(aiter(self.body_iterator), self.last_word)
+        self.body_iterator = parts
+        try:
+            await super().stream_response(send)
+        finally:
+            # A client that was cut off has stopped this while a part was sent. The thread that writes the parts would
+            # wait for ever, with its connection to Postgres.
+            _begin_closing(parts)
 
 
 async def _while_valid(parts: AsyncIterator[Any], last_word: bytes) -> AsyncIterator[Any]:
@@ -54,8 +62,20 @@ async def _while_valid(parts: AsyncIterator[Any], last_word: bytes) -> AsyncIter
                 part = asyncio.ensure_future(anext(parts, None))
     finally:
         part.cancel()
-        await asyncio.wait({part})
-        await parts.aclose()  # type: ignore[attr-defined]
+        _begin_closing(parts, behind=part)
+
+
+def _begin_closing(parts: AsyncIterator[Any], *, behind: asyncio.Future[Any] | None = None) -> None:
+    """Close an iterator in a task of its own, because the present task may be cancelled. ``behind`` ends before."""
+    closing = asyncio.ensure_future(_close(parts, behind))
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+
+
+async def _close(parts: AsyncIterator[Any], behind: asyncio.Future[Any] | None) -> None:
+    if behind is not None:
+        await asyncio.wait({behind})
+    await parts.aclose()  # type: ignore[attr-defined]
 
 
 def _valid(access: Access) -> bool:
@@ -137,6 +157,7 @@ class Pipe(io.TextIOBase):
     async def read_from(self, write: Callable[[], Awaitable[object]]) -> AsyncIterator[bytes]:
         """The chunks that ``write`` writes in its thread. Its error is raised behind the last chunk."""
         writing = asyncio.ensure_future(self._written(write))
+        turns.keep_until(writing)
         try:
             while (chunk := await self._chunks.get()) is not None:
                 yield chunk

@@ -153,8 +153,9 @@ class InParts:
     """ASGI middleware that sends the body of an answer in parts, each when the client has taken those before.
 
     Without it a long answer would be copied whole for each client, however slowly the client reads, and the request
-    would end at once, with its place among the requests of its namespace. A client that takes no part for 60 s is cut
-    off.
+    would end at once, with its place among the requests of its namespace. A client is cut off that takes no part for
+    60 s, or that takes fewer than 16,384 bytes per second after it has let the server wait for 60 s altogether. Else an
+    export, which takes a place of a long call and keeps a transaction open, would last as long as its reader wishes.
 
     Args:
         app: the application behind this one.
@@ -167,16 +168,22 @@ class InParts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and send its answer."""
         has_stalled = False
+        waited, taken = 0.0, 0  # seconds in which the client took nothing, and the bytes that it has taken
 
         async def in_time(message: Message) -> None:
-            nonlocal has_stalled
+            nonlocal has_stalled, waited, taken
+            now = asyncio.get_running_loop().time
+            began = now()
+            left = limits.HTTP_STALL_SECONDS + taken / limits.HTTP_LEAST_BYTES - waited
             try:
-                async with asyncio.timeout(limits.HTTP_STALL_SECONDS):
+                async with asyncio.timeout(min(limits.HTTP_STALL_SECONDS, left)):
                     await send(message)
             except TimeoutError:
                 has_stalled = True
                 self.cut_off()
                 raise
+            waited += now() - began
+            taken += len(message.get("body", b""))
 
         async def in_parts(message: Message) -> None:
             body = message.get("body", b"")

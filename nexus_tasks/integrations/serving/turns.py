@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -28,10 +29,16 @@ _unfinished: ContextVar[list[asyncio.Future[Any]] | None] = ContextVar("nexus_un
 
 
 def keep_until(work: asyncio.Future[Any]) -> None:
-    """Let the request keep its turn until ``work`` has ended, because ``work`` still holds a thread."""
+    """Let the request keep its turn and its place until ``work`` has ended, because ``work`` still holds a thread."""
     unfinished = _unfinished.get()
     if unfinished is not None:
         unfinished.append(work)
+
+
+def unfinished() -> Sequence[asyncio.Future[Any]]:
+    """The work of the present request that may go on behind its answer."""
+    work = _unfinished.get() or ()
+    return [one for one in work if not one.done()]
 
 
 class Turns:
@@ -58,6 +65,13 @@ class Turns:
         if scope["type"] == "lifespan":  # the server starts
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "nexus-request"))
             to_thread.current_default_thread_limiter().total_tokens = THREADS
+        entered = _unfinished.set([])
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            _unfinished.reset(entered)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         access = current.get()
         namespace = access.namespace if access and scope["type"] == "http" else None
         if namespace is None:
@@ -74,8 +88,6 @@ class Turns:
         async with AsyncExitStack() as turn:
             turn.callback(self._close, namespace)
             await turn.enter_async_context(turns)
-            unfinished = list[asyncio.Future[Any]]()
-            entered = _unfinished.set(unfinished)
 
             async def sending(message: Message) -> None:
                 if _begins_events(message):
@@ -85,10 +97,9 @@ class Turns:
             try:
                 await self.app(scope, receive, sending)
             finally:
-                _unfinished.reset(entered)
-                if unfinished:
+                if work := unfinished():
                     kept = turn.pop_all()
-                    ending = asyncio.ensure_future(_end(unfinished, kept))
+                    ending = asyncio.ensure_future(_end(work, kept))
                     self._ending.add(ending)
                     ending.add_done_callback(self._ending.discard)
 
@@ -98,9 +109,9 @@ class Turns:
             del self._open[namespace]
 
 
-async def _end(unfinished: list[asyncio.Future[Any]], turn: AsyncExitStack) -> None:
+async def _end(work: Sequence[asyncio.Future[Any]], turn: AsyncExitStack) -> None:
     async with turn:
-        await asyncio.wait(unfinished)
+        await asyncio.wait(work)
 
 
 def _begins_events(message: Message) -> bool:
