@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, limits
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency import kept_answers
 from nexus_tasks.types import Receipt
 from tests.integration.http_client import TOKEN, api, as_token, ok
 from tests.integration.inline import NAMESPACE, facts, say, work
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 
 SPACE = {"namespace": NAMESPACE}
 
@@ -71,6 +72,30 @@ def test_a_concurrent_duplicate_is_told_to_wait(here: Sandbox, monkeypatch: pyte
         held.set()
         assert first.result(60).status_code == 200
         assert remember(client, **key()).json() == first.result().json()
+
+
+def test_a_request_without_an_answer_in_time_keeps_its_key_while_its_work_goes_on(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, calls, real = threading.Event(), list[None](), Nexus.remember
+
+    def slow(self: Nexus, *args: Any, **given: Any) -> Receipt:
+        calls.append(None)
+        held.wait(60)
+        return real(self, *args, **given)
+
+    monkeypatch.setattr(Nexus, "remember", slow)
+    monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(kept_answers, "LEASE", 1.0)
+    monkeypatch.setattr(kept_answers, "RENEW_EVERY", 0.2)
+    with api(here) as client:
+        assert remember(client, **key()).status_code == 504
+        time.sleep(1.5)  # longer than the lease
+        assert remember(client, **key()).json()["type"] == "urn:nexus-tasks:RequestRunning"
+        monkeypatch.setattr(limits, "HTTP_ANSWER_SECONDS", 60)
+        held.set()
+        again = eventually(lambda: (found := remember(client, **key())).status_code == 200 and found, within=30)
+        assert (again.json()["stored"], again.json()["duplicates"], len(calls)) == (0, 1, 2)
 
 
 def test_a_failed_request_frees_its_key(here: Sandbox) -> None:

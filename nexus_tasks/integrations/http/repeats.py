@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,7 @@ from nexus_tasks.errors import InvalidInput, NexusError, QueueUnavailable, WaitT
 from nexus_tasks.idempotency import kept_answers
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kept_answers import KeptAnswer, Taken
+from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.access import Access, current
 from nexus_tasks.integrations.serving.problems import problem
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
 REPLAYED = {"Idempotency-Replayed": "true"}
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_ending = set[asyncio.Future[None]]()  # asyncio itself keeps no reference
 # What a repeat of a request gets: the kept answer; or an answer made anew, because the work changes nothing the second
 # time and the answer has content, which is kept nowhere; or a refusal, because the answer has a secret or content. Or
 # the route takes no key.
@@ -94,7 +96,11 @@ async def _serve(request: Request, handle: Handler, kind: Repeat, claims: Claims
         async with _renewed(claims, taken):
             response = await handle(request)
     except WaitTimeout:
-        raise  # the work goes on in its thread, so the key stays taken until its lease has ended
+        if work := turns.unfinished():  # else the key is free when its lease has ended
+            ending = asyncio.ensure_future(_free_behind(work, claims, taken))
+            _ending.add(ending)
+            ending.add_done_callback(_ending.discard)
+        raise
     except (NexusError, RequestValidationError):
         await _try(kept_answers.free, claims, taken)
         raise
@@ -106,6 +112,13 @@ async def _serve(request: Request, handle: Handler, kind: Repeat, claims: Claims
     else:
         await _try(kept_answers.keep, claims, taken, KeptAnswer(response.status_code, None))
     return response
+
+
+async def _free_behind(work: Sequence[asyncio.Future[Any]], claims: Claims, taken: Taken) -> None:
+    """Keep a key while the work of its request goes on in its thread, and free it then. A repeat is served anew."""
+    async with _renewed(claims, taken):
+        await asyncio.wait(work)
+    await _try(kept_answers.free, claims, taken)
 
 
 @asynccontextmanager
