@@ -60,6 +60,7 @@ def search(
     if not 1 <= limit <= limits.SEARCH_RESULTS:
         raise InvalidInput(f"limit must be 1 to {limits.SEARCH_RESULTS:,}, not {limit!r}.")
     buffer_flush.store_pending(deployment)
+    embedder = retrieval.EmbeddedQuestion(deployment.embedder, query)
     with deployment.database.reading() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         wanted = replace(
@@ -72,7 +73,7 @@ def search(
             min_standing=_rank(min_standing),
             heard_only=heard_only,
         )
-        return retrieval.search(tx, deployment.embedder, wanted, query, limit, collapsed=collapse)
+        return retrieval.search(tx, embedder, wanted, query, limit, collapsed=collapse)
 
 
 def context(
@@ -107,6 +108,8 @@ def context(
             raise InvalidInput("With observe, give observer, subject or min_standing only together with a query.")
         session_key = check_name("session_key", session_key)
         check_namespace(namespace)
+    embedder = retrieval.EmbeddedQuestion(deployment.embedder, query) if query else deployment.embedder
+    if observe and session_key is not None:
 
         def find(most: int, without: frozenset[int]) -> ContextBlock:
             with deployment.database.reading() as tx:
@@ -122,7 +125,7 @@ def context(
                     max_tokens=most,
                     without=without,
                 )
-                return assemble(tx, deployment.embedder, asked)
+                return assemble(tx, embedder, asked)
 
         from nexus_tasks.services import observation
 
@@ -145,11 +148,16 @@ def context(
         )
 
         def within(bound: int) -> ContextBlock:
-            return render_as(assemble(tx, deployment.embedder, replace(ask, max_tokens=bound)), form)
+            return render_as(assemble(tx, embedder, replace(ask, max_tokens=bound)), form)
 
-        if count == "anthropic":
-            return fit_to_count(within, ask.max_tokens, deployment.claude.count_tokens)
-        return within(ask.max_tokens)
+        if count != "anthropic":
+            return within(ask.max_tokens)
+
+    def within_anew(bound: int) -> ContextBlock:  # no connection is held while Claude counts
+        with deployment.database.reading() as tx:
+            return render_as(assemble(tx, embedder, replace(ask, max_tokens=bound)), form)
+
+    return fit_to_count(within_anew, ask.max_tokens, deployment.claude.count_tokens)
 
 
 def _rank(min_standing: Standing | None) -> int | None:

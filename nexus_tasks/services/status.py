@@ -42,11 +42,13 @@ def status(deployment: Deployment, namespace: str | None, *, limit: int, memorie
     index = ClaimIndex(deployment.claims)
     with deployment.database.transaction() as tx:
         known = namespaces.every(tx) if namespace is None else [namespaces.get(tx, namespace)]
-        counts = index.counts([one.name for one in known])
         dead = dead_letters.count_open(tx, None if namespace is None else known[0].id)
-        jobs = {one.name: _job_counts(counts[one.name], dead.get(one.id, 0)) for one in known}
-        shown = known if len(known) <= limit else sorted(known, key=lambda one: (-_sum(jobs[one.name]), one.name))
-        shown = sorted(shown[:limit], key=lambda one: one.name)
+    # No connection to Postgres is held while Redis is asked, which takes seconds when it is silent.
+    counts = index.counts([one.name for one in known])
+    jobs = {one.name: _job_counts(counts[one.name], dead.get(one.id, 0)) for one in known}
+    shown = known if len(known) <= limit else sorted(known, key=lambda one: (-_sum(jobs[one.name]), one.name))
+    shown = sorted(shown[:limit], key=lambda one: one.name)
+    with deployment.database.transaction() as tx:
         found = figures.of_namespaces(tx, [one.id for one in shown], memories=memories)
         observed = {one.name: observations.stats(tx, one.id) for one in shown if found[one.id].observed}
     waits = index.waits({one.name: jobs[one.name].waiting for one in shown}, MOST_JOBS)

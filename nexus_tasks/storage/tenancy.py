@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from nexus_tasks.storage.models import Base
 
 ROLE = "nexus_tenant"
-IDLE_READING_MS = 120_000  # a limited read is a transaction, which may wait for an embedder or for Claude
+IDLE_READING_MS = 120_000  # a limited read is a transaction, and its process may be busy between two statements
 
 _names: ContextVar[tuple[str, ...] | None] = ContextVar("nexus_namespaces", default=None)
 

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,7 +16,9 @@ import httpx2
 import pytest
 
 from nexus_tasks import Nexus, limits
+from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.integrations.http import documents
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.http.documents import as_json
@@ -24,6 +26,7 @@ from nexus_tasks.integrations.mcp import http as mcp
 from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.integrations.serving import turns
 from nexus_tasks.integrations.serving.listening import LOOPBACK
+from nexus_tasks.llm.anthropic import AnthropicModel
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.types import AnswerSentence
 from tests.integration.serve_process import serve_process
@@ -269,6 +272,45 @@ def test_a_reader_that_takes_little_at_a_time_is_cut_off(here: Sandbox, monkeypa
         pool: Any = here.deployment.database.engine.pool
         eventually(lambda: pool.checkedout() == 1, within=20)
         eventually(lambda: slow.recv(65_536) and pool.checkedout() == 0, within=40)
+
+
+def test_no_connection_to_postgres_is_held_while_another_server_is_asked(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the other one is silent, the calls of three tenants would otherwise hold every connection of a server."""
+    nexus, held = Nexus(here.deployment, namespaces=("acme",)), list[int]()
+    pool: Any = here.deployment.database.engine.pool
+    nexus.ingest("acme", "chat", [{"content": "The plan is tea.", "author": "ann"}])
+    real, real_counts = HashingEmbedder.embed, ClaimIndex.counts
+
+    def embed(self: HashingEmbedder, texts: Sequence[str]) -> Any:
+        held.append(pool.checkedout())
+        return real(self, texts)
+
+    def count(_self: object, text: str) -> int:
+        held.append(pool.checkedout())
+        return len(text)
+
+    def counts(self: ClaimIndex, names: Sequence[str]) -> Any:
+        held.append(pool.checkedout())
+        return real_counts(self, names)
+
+    monkeypatch.setattr(HashingEmbedder, "embed", embed)
+    monkeypatch.setattr(AnthropicModel, "count_tokens", count)
+    monkeypatch.setattr(ClaimIndex, "counts", counts)
+    calls: list[Callable[[], object]] = [
+        lambda: nexus.search("acme", "the plan"),
+        lambda: nexus.context("acme", query="the plan"),
+        lambda: nexus.context("acme", query="the plan", count="anthropic"),
+        lambda: nexus.context("acme", query="the plan", session_key="chat", observe=True),
+        lambda: nexus.ask("acme", "What is the plan?"),
+        lambda: nexus.status("acme"),
+    ]
+    for call in calls:
+        held.clear()
+        call()
+        assert held
+        assert set(held) == {0}
 
 
 def test_a_call_without_an_answer_keeps_its_turn_until_its_thread_is_free(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from nexus_tasks import limits
 from nexus_tasks.cognition.context import ContextRequest, choose
 from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.cognition.retrieval import EmbeddedQuestion
 from nexus_tasks.llm.answers import AnswerLine, Lookup
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
@@ -73,8 +74,9 @@ def _search(resources: Resources, asked: AnswerRequest, query: str, tokens: int)
         heard_only=asked.heard_only,
         max_tokens=tokens,
     )
+    embedder = EmbeddedQuestion(resources.embedder, query)
     with resources.database.reading() as tx:
-        block = choose(tx, resources.embedder, request)
+        block = choose(tx, embedder, request)
     return {row.id: _line(row) for section in block.sections for row in section.chosen}
 
 

@@ -14,6 +14,6 @@ A search (``search.py``) computes its scores in four steps:
 """
 
 from nexus_tasks.cognition.retrieval.nearest import nearest_facts
-from nexus_tasks.cognition.retrieval.search import Ranking, ranking, search
+from nexus_tasks.cognition.retrieval.search import EmbeddedQuestion, Ranking, ranking, search
 
-__all__ = ["Ranking", "nearest_facts", "ranking", "search"]
+__all__ = ["EmbeddedQuestion", "Ranking", "nearest_facts", "ranking", "search"]

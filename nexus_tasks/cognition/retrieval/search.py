@@ -14,7 +14,7 @@ from nexus_tasks import limits
 from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words, weight_of_all
 from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight, weights_had
-from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.embeddings.base import Embedder, Vectors
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
@@ -47,6 +47,31 @@ class Ranking:
     best: list[Ranked]
     missing_embeddings: int  # how many memories of the namespace have no vector
     covered: float  # the part of the question's words, by weight, that one memory has at the most
+
+
+class EmbeddedQuestion:
+    """An embedder that has embedded the question of a search already.
+
+    Make it before the transaction of the search. Otherwise the search would hold a connection to Postgres while it
+    waits for the embedder, and searches of a few tenants would hold all connections of a server.
+    """
+
+    def __init__(self, embedder: Embedder, query: str) -> None:
+        self.name = embedder.name
+        self._embedder, self._question = embedder, _question(query)
+        self._found: Vectors | JobError | ConfigurationError
+        try:
+            self._found = embedder.embed([self._question])
+        except (JobError, ConfigurationError) as error:
+            self._found = error
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """As of any embedder. An error for the question comes now."""
+        if list(texts) != [self._question]:
+            return self._embedder.embed(texts)
+        if isinstance(self._found, JobError | ConfigurationError):
+            raise self._found
+        return self._found
 
 
 def search(
@@ -90,7 +115,7 @@ def ranking(
         narrow: whether few memories pass the filter. ``None`` means that the search counts them, if the filter has a
             subject or a session.
     """
-    question = clean_text(query[:LONGEST_QUESTION])
+    question = _question(query)
     within = build_scope(wanted)
     model = embedder.name
     try:
@@ -128,6 +153,10 @@ def ranking(
         missing_embeddings=known.missing_embeddings,
         covered=_covered(found, known, words),
     )
+
+
+def _question(query: str) -> str:
+    return clean_text(query[:LONGEST_QUESTION])
 
 
 def _means_something(character: str) -> bool:
