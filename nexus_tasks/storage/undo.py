@@ -114,7 +114,9 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     for change in mine:
         _restore(facts[change.memory_id], change, later.get(change.memory_id, []))
     tx.flush()
-    ended = [change.memory_id for change in mine if change.superseded]
+    made = select(Memory.id).where(Memory.reflection_id == reflection.id)
+    held = tx.scalars(select(Memory.id).where(Memory.superseded_by.in_(made), Memory.id.not_in(made))).all()
+    ended = {*held, *(change.memory_id for change in mine if change.superseded)}
     tx.execute(delete(Evidence).where(Evidence.reflection_id == reflection.id))
     removed = tx.scalars(
         delete(Memory).where(Memory.reflection_id == reflection.id).returning(Memory.id),
@@ -128,6 +130,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
         .execution_options(synchronize_session=False)
     )
     # The facts that the reflection ended may have ended for another reason since, after an erasure had revived them.
+    # What a deleted fact stood for may hold again: an earlier fact of the same words, whose own correction was undone.
     revived = validity.settle_facts(tx, ended)
     return UndoResult(removed=tuple(sorted(removed)), revived=tuple(sorted(revived)), restored=tuple(touched))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
@@ -447,6 +448,27 @@ def test_a_fact_is_revised_to_one_that_has_expired(here: Sandbox) -> None:
     assert [fact.content for fact in facts()] == ["I live in Oslo."]
     Nexus().undo(NAMESPACE, last_reflection(here))
     assert [fact.content for fact in facts()] == ["I live in Rome."]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_corrections_are_undone_in_any_order_that_is_allowed(here: Sandbox, order: tuple[int, ...]) -> None:
+    """Before, a fact whose words a correction repeated stayed ended when both corrections were undone."""
+    rice, oslo = known("I never eat rice."), known("I live in Oslo.")
+    first = Nexus().revise(NAMESPACE, rice, "I eat everything.")
+    again = Nexus().revise(NAMESPACE, oslo, "I never eat rice.")
+    last = Nexus().revise(NAMESPACE, again.id, "I live in Rome.")
+    made = [one.reflection or 0 for one in (first, again, last)]
+    left = [made[place] for place in order]
+    while left:
+        for number in left:
+            with suppress(UndoRefused):
+                Nexus().undo(NAMESPACE, number)
+                break
+        else:
+            pytest.fail("no correction can be undone")
+        left.remove(number)
+    assert {fact.id for fact in facts(subject="ann")} == {rice, oslo}
+    assert here.sql("SELECT count(*) FROM memories WHERE superseded_by IS NOT NULL") == [(0,)]
 
 
 # --- expiry of facts with several messages ----------------------------------------------------------------------------
