@@ -127,7 +127,7 @@ def check_zone(field_name: str, value: object) -> str:
     Raises:
         InvalidInput: this machine knows no such time zone.
     """
-    if isinstance(value, str) and (value == "UTC" or zone(value) is not UTC):
+    if isinstance(value, str) and (value == "UTC" or _OFFSET_NAME.fullmatch(value) or zone(value) is not UTC):
         return value
     raise InvalidInput(
         f"{field_name} {value!r:.80} is no time zone.",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from nexus_tasks.cli import stack
 from nexus_tasks.cli.output import hint, warn
+from nexus_tasks.cli.progress import explain_interrupt
 from nexus_tasks.errors import QueueUnavailable
 
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
@@ -72,7 +73,9 @@ def worker_for_wait() -> Iterator[str]:
     if worker_runs():
         yield _GO_ON
     elif settings.embedded:
-        with stack.temporary_worker(settings):
+        with ExitStack() as running:
+            with explain_interrupt(lambda: _STAY):  # a worker starts in some seconds
+                running.enter_context(stack.temporary_worker(settings))
             yield _STAY
     else:
         warn(_OWN)

@@ -233,7 +233,7 @@ def test_names_of_time_zones() -> None:
     assert zone_of(SAID.astimezone(ZoneInfo("Asia/Tokyo"))) == "Asia/Tokyo"
     assert zone_of(SAID.astimezone(timezone(-timedelta(hours=4, minutes=30)))) == "-04:30"
     assert zone("-04:30").utcoffset(None) == -timedelta(hours=4, minutes=30)
-    for good in ("UTC", "Europe/Lisbon", "+05:30"):
+    for good in ("UTC", "Europe/Lisbon", "+05:30", "+00:00"):
         assert check_zone("time_zone", good) == good
     for bad in ("Atlantis/City", "../../etc/passwd", "", "+25:00", "Europe", None, 3):
         with pytest.raises(InvalidInput, match="is no time zone"):
