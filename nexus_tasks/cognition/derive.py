@@ -40,6 +40,7 @@ PART, UNANSWERED = "part-", "unanswered-"
 LONGEST_FACT = 500  # characters of a fact
 LONGEST_LABEL, MOST_LABELS = 40, 5  # characters of a label, and labels of a fact
 MOST_PER_MESSAGE = 100  # facts from one message
+_SET_BACK = 1.0  # seconds; of messages so far in the future, the clock of Postgres was set back since they were stored
 # A longer message is shortened in the prompt (see ``prompts.fitting``), and so it counts as at most this many tokens.
 MOST_TOKENS = prompts.LONGEST_MESSAGE // 4
 
@@ -168,11 +169,14 @@ def _seconds_until_ripe(wanted: Sequence[derivations.WantedMessage], settings: S
     """Seconds until an open session is ripe, which means that its ``wanted`` messages may be derived.
 
     The session is ripe when the messages have ``derive_min_tokens`` tokens together, or when the oldest message has
-    waited for ``derive_max_wait`` seconds.
+    waited for ``derive_max_wait`` seconds. It is ripe, too, when all messages are of the future: the clock of Postgres
+    was set back, and nobody knows how long they have waited.
     """
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
-    return max(settings.derive_max_wait - max(one.age for one in wanted), 0.0)
+    oldest = max(one.age for one in wanted)
+    is_of_the_future = oldest < -_SET_BACK
+    return 0.0 if is_of_the_future else max(settings.derive_max_wait - oldest, 0.0)
 
 
 def derive(
