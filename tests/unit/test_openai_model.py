@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import httpx2
 import pytest
 
 from nexus_tasks import errors
@@ -15,6 +16,7 @@ from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.samples import derive
 from tests.standin.server import OPENAI_KEY
+from tests.standin.wire import Reply
 
 
 @pytest.fixture(autouse=True)
@@ -192,9 +194,39 @@ def test_a_stream_that_ends_early_is_no_answer():
         read_pieces([], lambda _: None)
 
 
-def test_the_probe_does_not_hold_a_missing_endpoint_against_a_server(model, standin, monkeypatch):
-    from tests.standin.wire import Reply
+def test_a_stream_whose_connection_is_cut_is_no_answer():
+    def pieces():
+        raise httpx2.RemoteProtocolError("peer closed connection")
+        yield
 
+    with pytest.raises(errors.Transient, match="cut off"):
+        read_pieces(pieces(), lambda _: None)
+
+
+ODD = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
+ODD_CALL = {"message": {"role": "assistant", "tool_calls": [{"type": "function", "function": None}]}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<html>",
+        "",
+        "[" * 100_000,
+        {**ODD, "choices": {"a": 1}},
+        {**ODD, "choices": ["x"]},
+        {**ODD, "choices": [{"message": "x"}]},
+        {**ODD, "choices": [ODD_CALL]},
+    ],
+    ids=lambda body: str(body)[:60],
+)
+def test_a_reply_that_is_no_completion_is_waited_out(model, standin, monkeypatch, body):
+    monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, body))
+    with pytest.raises(errors.Transient, match=r"no JSON|no completion"):
+        model.complete(derive())
+
+
+def test_the_probe_does_not_hold_a_missing_endpoint_against_a_server(model, standin, monkeypatch):
     for status in (404, 405, 501):
         monkeypatch.setattr(standin, "model", lambda _, status=status: Reply(status, "no page", kind="text/plain"))
         model.probe()

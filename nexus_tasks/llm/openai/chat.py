@@ -76,8 +76,18 @@ def read_whole(reply: ChatCompletion | object) -> Reply:
     """
     from openai.types.chat import ChatCompletion
 
-    if not isinstance(reply, ChatCompletion) or not reply.choices or reply.choices[0].message is None:
-        raise Transient("The model server (or a gateway before it) answered with something that is no completion.")
+    if not isinstance(reply, ChatCompletion) or not reply.choices:
+        raise Transient(_NO_COMPLETION)
+    try:
+        return _read(reply)
+    except (ValueError, AttributeError, TypeError, LookupError):  # the SDK does not validate the reply
+        raise Transient(_NO_COMPLETION) from None
+
+
+_NO_COMPLETION = "The model server (or a gateway before it) answered with something that is no completion."
+
+
+def _read(reply: ChatCompletion) -> Reply:
     choice = reply.choices[0]
     called = [call.function.arguments for call in choice.message.tool_calls or () if call.type == "function"]
     return Reply(
@@ -97,10 +107,14 @@ def read_pieces(pieces: Iterable[ChatCompletionChunk], on_text: Callable[[str], 
     Raises:
         Transient: the reply was cut off, or a piece is not JSON.
     """
+    import httpx2  # the SDK's own HTTP library, whose errors the SDK does not translate here
+
     reply = Reply()
     try:
         for piece in pieces:
             _add(reply, piece, on_text)
+    except (httpx2.HTTPError, httpx2.StreamError) as error:
+        raise Transient(f"The model server's reply was cut off ({type(error).__name__}).") from None
     except (ValueError, AttributeError, TypeError) as error:  # the SDK does not validate the pieces
         raise Transient(f"The model server sent a piece that is none ({type(error).__name__}).") from None
     if reply.finish_reason is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nexus_tasks.errors import ConfigurationError, Misconfigured
+from nexus_tasks.errors import ConfigurationError, Misconfigured, Transient
 from nexus_tasks.llm.client_holder import ClientHolder
 from nexus_tasks.llm.deadline import event_hooks
 from nexus_tasks.llm.openai.errors import REMEDY, job_error
@@ -49,6 +49,11 @@ class OpenAIClient:
             if isinstance(error, openai.AuthenticationError):
                 self.holder.forget(client)
             raise job_error(error) from None
+        except (ValueError, RecursionError) as error:  # the SDK does not translate the errors of reading a reply
+            raise Transient(
+                "The model server (or a gateway before it) answered with something that is no JSON"
+                f" ({type(error).__name__})."
+            ) from None
 
 
 def require_sdk() -> None:
