@@ -6,7 +6,7 @@ the watermark, or when a reflection must judge it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ScalarSelect, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -195,6 +195,25 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
 def judge_again(tx: Transaction, perspective_id: int, fact_ids: Iterable[int]) -> None:
     """Store which facts of a perspective a reflection must judge again. It replaces what was stored before."""
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(again=sorted(set(fact_ids))))
+
+
+_JUDGE_ALSO = text(
+    """
+    UPDATE perspectives AS p
+    SET again = ARRAY(SELECT DISTINCT one FROM unnest(p.again || found.ids) AS one ORDER BY one)
+    FROM (
+        SELECT perspective_id, array_agg(id) AS ids FROM memories
+        WHERE id = ANY(CAST(:ids AS bigint[])) AND level = 'explicit' GROUP BY perspective_id
+    ) AS found
+    WHERE p.id = found.perspective_id
+    """
+)
+
+
+def judge_also(tx: Transaction, memory_ids: Collection[int]) -> None:
+    """Let reflections judge the facts among these memories again, beside those that they must judge again already."""
+    if memory_ids:
+        tx.execute(_JUDGE_ALSO, {"ids": sorted(memory_ids)})
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:

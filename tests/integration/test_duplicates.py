@@ -8,7 +8,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from tests.integration.inline import NAMESPACE, answers, dump, facts, say, work
-from tests.integration.reflecting import insight, judge, know, made, read, relation, run, too_much
+from tests.integration.reflecting import day, insight, judge, know, made, read, relation, run, too_much
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
@@ -107,3 +107,49 @@ def test_a_run_that_would_merge_too_much_is_held(here: Sandbox, standin: StandIn
     judge(standin, *({**pair, "kind": "duplicate", "holds": "both"} for pair in too_much(here, ids, 11)))
     assert run("needs_review")["relations"] >= 6
     assert len(facts()) == 12
+
+
+def test_a_merge_undone_after_an_erasure_leaves_a_fact_where_its_own_messages_are(
+    here: Sandbox, standin: StandIn
+) -> None:
+    """Its time and session were those of the other fact's message, with whose session the fact was deleted."""
+    (heard, _) = say(
+        {"content": "Ann adores tea.", "author": "bob", "occurred_at": day(0)},
+        {"content": "Hm.", "author": "ann", "occurred_at": day(0)},
+        session="hearsay",
+    )
+    standin.answer("derive", answers(("Ann adores tea.", [heard])))
+    work("derive_memory")
+    own, repeated = say(
+        {"content": "I like tea.", "author": "ann", "occurred_at": day(1)},
+        {"content": "I like tea!", "author": "ann", "occurred_at": day(2)},
+        session="own words",
+    )
+    standin.answer("derive", answers(("I like tea.", [own]), ("I like tea.", [repeated])))
+    work("derive_memory")
+    other, tea = (fact.id for fact in facts())
+    judge(standin, relation("duplicate", tea, other))
+    run()
+    assert [fact.id for fact in facts()] == [tea]
+    Nexus().forget(NAMESPACE, memory_id=repeated)
+    [(reflection,)] = here.sql("SELECT id FROM reflections")
+    Nexus().undo(NAMESPACE, reflection)
+    assert Nexus().memory(NAMESPACE, tea).valid_from == day(1)
+    assert Nexus().memory(NAMESPACE, tea).standing == "self"
+    Nexus().forget(NAMESPACE, session_key="hearsay")
+    assert [fact.id for fact in facts()] == [tea]
+
+
+def test_no_fact_stays_without_a_message_of_its_own(here: Sandbox, standin: StandIn) -> None:
+    """With the messages of a merged fact alone, it had no message after an undo, and no erasure reached it."""
+    (first, second) = say(*({"content": text, "author": "ann"} for text in ("I like tea.", "Tea is what I like.")))
+    standin.answer("derive", answers(("I like tea.", [first]), ("Tea is liked by me.", [second])))
+    work("derive_memory")
+    tea, other = (fact.id for fact in facts())
+    judge(standin, relation("duplicate", other, tea))
+    run()
+    assert [fact.id for fact in facts()] == [tea]
+    Nexus().forget(NAMESPACE, memory_id=first)
+    assert [fact.id for fact in facts()] == [other]
+    Nexus().forget(NAMESPACE, memory_id=second)
+    assert here.sql("SELECT content FROM memories") == []

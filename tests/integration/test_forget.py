@@ -30,6 +30,8 @@ from tests import commandline
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
 from tests.integration.jobkinds import BODIES, play_kept
 from tests.integration.jobkinds import work as work_kinds
+from tests.integration.reflecting import judge, know, relation
+from tests.integration.reflecting import run as run_reflection
 from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import Call, StandIn, faults
 
@@ -278,6 +280,32 @@ def test_what_an_erased_memory_had_superseded_holds_again(claude: Any, standin: 
     assert left.id == old.id
     assert left.confidence == old.confidence
     assert {one.level for one in Nexus().memories(NAMESPACE)} == {"raw", "explicit"}
+
+
+def test_a_fact_that_holds_again_is_compared_with_what_was_said_meanwhile(claude: Any, standin: StandIn) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    tuesday, thursday, friday = know(*(f"I fire the kiln on {day}." for day in ("Tuesday", "Thursday", "Friday")))
+    judge(standin, relation("contradicts", thursday, tuesday, "new"), relation("contradicts", friday, thursday, "new"))
+    run_reflection()
+    assert [fact.id for fact in facts()] == [friday]
+    Nexus().forget(NAMESPACE, memory_id=Nexus().session(NAMESPACE, "chat").said[1].id)
+    assert [fact.id for fact in facts()] == [tuesday, friday]
+    assert here.sql("SELECT again FROM perspectives") == [([tuesday],)]
+    judge(standin, relation("contradicts", tuesday, friday, "old"))
+    assert run_reflection()["superseded"] == 1
+    assert [fact.id for fact in facts()] == [friday]
+    assert here.sql("SELECT again FROM perspectives") == [([],)]
+
+
+def test_erasing_a_session_keeps_the_runs_of_jobs_that_only_look_like_it(here: Sandbox) -> None:
+    """A namespace, or an observer, has the session's name."""
+    for session in ("chat", "assistant", NAMESPACE):
+        say("I like tea.", session=session, end=True)
+    work("derive_memory", "digest_session")
+    for session in ("assistant", NAMESPACE):
+        Nexus().forget(NAMESPACE, session_key=session)
+    left = here.sql("SELECT kind, count(*) FROM job_runs GROUP BY 1 ORDER BY 1")
+    assert left == [("derive_memory", 3), ("digest_session", 1)]
 
 
 def test_digests_fall_through_earlier_digests(here: Sandbox) -> None:

@@ -26,7 +26,8 @@ class Cascade:
     - ``memories`` are the memories to delete, by id.
     - ``rederive`` are the ids of messages that stay, although a fact that was derived from them is deleted. Facts are
       derived from these messages again.
-    - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources).
+    - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources
+      without those of merged facts).
     - ``redated`` are those of the weakened facts that lose their earliest source: memory id → text.
     - ``standings`` are the ranks of the weakened facts' standings: memory id → rank.
     """
@@ -52,7 +53,8 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
     A digest, or a conclusion of a reflection, is deleted when any memory that it rests on is deleted. A fact that loses
     a source is deleted in four cases:
 
-    - The fact has no source left.
+    - The fact has no source of its own left. The sources that a merge gave to it are those of another fact, which then
+      holds again.
     - The remaining sources do not support the fact's wording (``still_supported`` returns ``False``).
     - Only the words of assistants and tools remain, and a person's words were among the sources.
     - The fact has superseded another memory, and the time at which that memory ended is the time of an erased source
@@ -62,21 +64,22 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
     frontier = set(targets)
     while frontier:
         resting = _resting_on(tx, frontier, cascade.memories)
-        sources = _sources(tx, [memory.id for memory in resting if memory.level == "explicit"])
+        sources, merged = _sources(tx, [memory.id for memory in resting if memory.level == "explicit"])
         frontier = set()
         for memory in resting:
             if memory.level == "explicit":
                 left = [source for source in sources[memory.id] if source.id not in cascade.memories]
                 lost = [source for source in sources[memory.id] if source.id in cascade.memories]
+                own = [source for source in left if (memory.id, source.id) not in merged]
                 if (
-                    left
-                    and _is_still_said_by_people(lost, left)
+                    own
+                    and _is_still_said_by_people(lost, own)
                     and still_supported(memory, lost, left)
                     and _may_stay_superseding(tx, memory, left)
                 ):
-                    cascade.weakened[memory.id] = len(lost), left
-                    cascade.standings[memory.id] = min(_standing(memory, source) for source in left)
-                    if memory.valid_from != min(source.occurred_at for source in left):
+                    cascade.weakened[memory.id] = len(lost), own
+                    cascade.standings[memory.id] = min(_standing(memory, source) for source in own)
+                    if memory.valid_from != min(source.occurred_at for source in own):
                         cascade.redated[memory.id] = memory.content
                     continue
                 cascade.rederive.update(source.id for source in left if source.level == "raw")
@@ -120,15 +123,22 @@ def _may_stay_superseding(tx: Transaction, fact: Memory, left: Collection[Memory
     return all(ended in said or ended == began for began, ended in others)
 
 
-def _sources(tx: Transaction, memory_ids: Collection[int]) -> dict[int, list[Memory]]:
-    """The sources that each fact was derived from: fact id → sources."""
+def _sources(tx: Transaction, memory_ids: Collection[int]) -> tuple[dict[int, list[Memory]], set[tuple[int, int]]]:
+    """The sources that each fact was derived from, and those that a merge gave to it.
+
+    Returns:
+        fact id → sources, and the pairs (fact id, source id) of merges.
+    """
     found: dict[int, list[Memory]] = {memory_id: [] for memory_id in memory_ids}
+    merged = set[tuple[int, int]]()
     query = (
-        select(Evidence.memory_id, Memory)
+        select(Evidence.memory_id, Memory, Evidence.reflection_id)
         .join(Memory, Memory.id == Evidence.source_id)
         .where(Evidence.memory_id.in_(memory_ids), Evidence.role == "derived_from")
         .order_by(Memory.id)
     )
-    for memory_id, source in tx.execute(query):
+    for memory_id, source, reflection_id in tx.execute(query):
         found[memory_id].append(source)
-    return found
+        if reflection_id is not None:
+            merged.add((memory_id, source.id))
+    return found, merged

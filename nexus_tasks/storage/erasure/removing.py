@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from nexus_tasks.event_time import event_time, zone
-from nexus_tasks.storage import batches, expiry, observations, validity
+from nexus_tasks.storage import batches, expiry, observations, perspectives, validity
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.cascade import Cascade
@@ -89,7 +89,8 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == session.namespace_id, named))
     ours = and_(
         JobRun.namespace_id == session.namespace_id,
-        JobRun.scope.contains(json.dumps(session.session_key, ensure_ascii=False), autoescape=True),
+        # With the name of the field, because a namespace or an observer may be called like the session.
+        JobRun.scope.contains(f'"session_key":{json.dumps(session.session_key, ensure_ascii=False)}', autoescape=True),
     )
     gone += _delete(tx, JobRun, ours)
     wanted = WantedJob.args["session_key"].as_string() == session.session_key
@@ -218,7 +219,8 @@ def _superseded_by(tx: Transaction, ids: Collection[int]) -> list[int]:
 def _revive(tx: Transaction, ids: Collection[int]) -> None:
     """Make memories valid again whose successor was erased, if nothing else has ended them.
 
-    A fact whose confidence a reflection had lowered gets back its earlier confidence.
+    A fact whose confidence a reflection had lowered gets back its earlier confidence. The next reflection judges the
+    fact again: while it had ended, no reflection compared later facts with it.
     """
     if not ids:
         return
@@ -246,6 +248,7 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
         .values(confidence=func.coalesce(before, Memory.confidence))
         .execution_options(synchronize_session=False)
     )
+    perspectives.judge_also(tx, revived)
 
 
 def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None:
