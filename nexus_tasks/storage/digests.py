@@ -35,6 +35,11 @@ def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
     return {kind: (i, content) for kind, i, content in tx.execute(_LATEST, {"session_id": session_id})}
 
 
+def is_lost(tx: Transaction, session: SessionRow) -> bool:
+    """Whether the session's digest was erased, and no digest was made since."""
+    return session.digest_end_seq > 0 and not latest(tx, session.id)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowItem:
     """A message that a digest covers, or a fact that rests on such a message.

@@ -308,6 +308,20 @@ def test_erasing_a_session_keeps_the_runs_of_jobs_that_only_look_like_it(here: S
     assert left == [("derive_memory", 3), ("digest_session", 1)]
 
 
+def test_a_session_whose_digest_was_erased_is_digested_from_its_beginning(here: Sandbox) -> None:
+    """Also when the job that was to make its digest again has given up."""
+    _, erased = say("I moved to Lisbon.", "I bought a piano.", end=True)
+    work()
+    Nexus().forget(NAMESPACE, memory_id=erased)
+    here.sql("UPDATE digest_requests SET dead = true")
+    here.flush()
+    say("I bought a boat.", end=True)
+    work()
+    digest = Nexus().session(NAMESPACE, "chat").digests["summary_long"].content
+    assert "Lisbon" in digest
+    assert "boat" in digest
+
+
 def test_digests_fall_through_earlier_digests(here: Sandbox) -> None:
     _, target, _ = say(*TALK, end=True)
     work()

@@ -49,7 +49,9 @@ def digest(
         # The reasons are also read from Postgres, because Redis may have lost the flags of the request.
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
-        rebuild = rebuild or "manual_rebuild" in asked.reasons
+        # The request for a new digest after an erasure may be dead. A digest of the later messages alone would miss the
+        # beginning of the session for good.
+        rebuild = rebuild or "manual_rebuild" in asked.reasons or digests.is_lost(tx, session)
         stop = _reason_to_stop(tx, resources.settings, session, force=force, rebuild=rebuild)
         if stop:
             digest_requests.satisfy(tx, session.id, asked.through)
