@@ -8,7 +8,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from tests.integration.inline import NAMESPACE, answers, dump, facts, say, work
-from tests.integration.reflecting import day, insight, judge, know, made, read, relation, run, too_much
+from tests.integration.reflecting import again, day, insight, judge, know, made, read, relation, run, too_much
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
@@ -153,3 +153,18 @@ def test_no_fact_stays_without_a_message_of_its_own(here: Sandbox, standin: Stan
     assert [fact.id for fact in facts()] == [other]
     Nexus().forget(NAMESPACE, memory_id=second)
     assert here.sql("SELECT content FROM memories") == []
+
+
+def test_a_message_names_the_fact_that_stands_for_its_successor(here: Sandbox, standin: StandIn) -> None:
+    tuesday, thursday, pinned = know(
+        "I fire the kiln on Tuesday.", "I fire the kiln on Thursday now.", "My kiln burns every Thursday."
+    )
+    judge(standin, relation("contradicts", thursday, tuesday, "new"))
+    run()
+    Nexus().pin(NAMESPACE, pinned)
+    again(here)
+    judge(standin, relation("duplicate", pinned, thursday))
+    run()
+    assert [fact.id for fact in facts()] == [pinned]
+    shown = Nexus().context(NAMESPACE, query="Does ann fire the kiln on Tuesday?").text
+    assert any("on Tuesday. (later: [m" in line for line in shown.splitlines()), shown

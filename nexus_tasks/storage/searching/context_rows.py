@@ -221,7 +221,8 @@ def sources(tx: Transaction, namespace_id: int, fact_ids: Sequence[int]) -> dict
     return {fact: list(found) for fact, found in rows}
 
 
-# The facts that replaced the facts of a message, through to the fact that holds now. When the message says what holds
+# The facts that replaced the facts of a message, through to the fact that holds now. A merged fact leads to the fact
+# that stands for it. When the message says what holds
 # now, because its fact was said again later, there is nothing to remark.
 _REPLACED = text(
     """
@@ -235,10 +236,14 @@ _REPLACED = text(
         WHERE said.source_id = ANY (CAST(:ids AS bigint[])) AND said.role = 'derived_from'
           AND said.namespace_id = :namespace_id
         UNION
-        SELECT replaced.message_id, replaced.content_key, heir.memory_id
+        SELECT replaced.message_id, replaced.content_key, next.id
         FROM replaced
         JOIN memories AS fact ON fact.id = replaced.heir AND fact.valid_to IS NOT NULL
-        JOIN evidence AS heir ON heir.source_id = fact.id AND heir.role = 'supersedes'
+        CROSS JOIN LATERAL (
+            SELECT memory_id AS id FROM evidence WHERE source_id = fact.id AND role = 'supersedes'
+            UNION ALL
+            SELECT source_id FROM evidence WHERE memory_id = fact.id AND role = 'duplicate_of'
+        ) AS next
     )
     SELECT DISTINCT ON (replaced.message_id) replaced.message_id, m.id
     FROM replaced JOIN memories AS m ON m.id = replaced.heir
