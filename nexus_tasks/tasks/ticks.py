@@ -73,7 +73,7 @@ def _erase_expired(deployment: Deployment) -> int:
         try:
             gone = deployment.database.commit(partial(_erase, namespace, namespace_id, memory_id))
         except NotFound:
-            continue  # erased together with a memory that it rested on
+            continue  # erased together with a memory that it rested on, or it does not expire any more
         again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
         again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
         follow_ups.ask(deployment, again)
@@ -95,7 +95,8 @@ def _forget_errors(deployment: Deployment, namespace: str) -> None:
 
 
 def _erase(namespace: str, namespace_id: int, memory_id: int, tx: Transaction) -> erasure.ErasureResult:
-    gone = erasure.forget_memory(tx, namespace_id, memory_id)
+    # Since the memory was listed, a message may have said it again, so that it lasts.
+    gone = erasure.forget_memory(tx, namespace_id, memory_id, only_expired=True)
     audit.record(tx, "erase.expired", namespace, gone.deleted)
     return gone
 

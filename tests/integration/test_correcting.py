@@ -17,7 +17,7 @@ from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
 from nexus_tasks.tasks import ticks
-from tests.integration.inline import NAMESPACE, facts, pending, say, work
+from tests.integration.inline import NAMESPACE, answers, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
 from tests.integration.test_observation import SMALL
 from tests.sandbox import Sandbox, eventually
@@ -274,6 +274,29 @@ def test_the_hourly_prune_erases_what_was_stored_to_be_erased(here: Sandbox) -> 
     assert here.redis().hget(claim.key, "error") is None, "an error may quote what was erased"
     [entry] = Nexus().audit(NAMESPACE, action="erase")
     assert (entry.action, entry.counts["memories"]) == ("erase.expired", 2)
+
+
+def test_what_is_said_again_while_prune_erases_is_not_erased(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude(NEXUS_REFLECT_MIN_NEW="1000")
+    ends = {"author": "ann", "expires_at": PAST, "erase_expired": True}
+    said = say({"content": "I like tea.", **ends}, {"content": "I drink milk.", **ends})
+    standin.answer("derive", answers(("I like tea.", said[:1]), ("I drink milk.", said[1:])))
+    work("derive_memory")
+    erase, heard = ticks._erase, list[int]()
+
+    def erase_while_somebody_speaks(*args: Any) -> Any:
+        if not heard:
+            heard.extend(say("I drink milk.", session="later"))
+            standin.answer("derive", answers(("I drink milk.", heard)))
+            work("derive_memory")
+        return erase(*args)
+
+    monkeypatch.setattr(ticks, "_erase", erase_while_somebody_speaks)
+    ticks._erase_expired(default_deployment())
+    assert [fact.content for fact in facts()] == ["I drink milk."]
+    assert [edge.id for edge in Nexus().memory(NAMESPACE, facts()[0].id).evidence] == heard
 
 
 def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(here: Sandbox) -> None:

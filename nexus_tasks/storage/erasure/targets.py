@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, SessionRow
 
 
-def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
+def lock_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expired: bool = False) -> Memory | None:
     """Find and lock a memory. Returns ``None`` when the namespace has no such memory.
+
+    With ``only_expired``, a memory is found only when it has expired and is to be erased therefore.
 
     The memory's session is locked before the memory. Jobs that digest or observe the session take the two locks in the
     same order, so an erasure and a job do not deadlock.
@@ -22,6 +24,8 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | 
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).with_for_update())
+    if only_expired:
+        query = query.where(Memory.expires_at <= func.now(), Memory.erase_expired)
     return tx.scalar(query.with_for_update())
 
 
