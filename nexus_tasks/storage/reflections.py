@@ -36,9 +36,12 @@ def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) 
 
 
 def count_active_facts(tx: Transaction, perspective_id: int) -> int:
-    """The number of a perspective's facts that are not superseded."""
+    """The number of a perspective's facts that are neither superseded nor expired."""
     query = select(func.count()).where(
-        Memory.perspective_id == perspective_id, Memory.level == "explicit", Memory.valid_to.is_(None)
+        Memory.perspective_id == perspective_id,
+        Memory.level == "explicit",
+        Memory.valid_to.is_(None),
+        Memory.expires_at.is_(None) | (Memory.expires_at > func.now()),
     )
     return int(tx.scalar(query) or 0)
 

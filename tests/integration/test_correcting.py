@@ -299,6 +299,20 @@ def test_what_is_said_again_while_prune_erases_is_not_erased(
     assert [edge.id for edge in Nexus().memory(NAMESPACE, facts()[0].id).evidence] == heard
 
 
+@pytest.mark.parametrize("end", [PAST, FUTURE], ids=["expired", "expires"])
+def test_a_fact_that_ends_does_not_end_one_that_lasts(claude: Any, standin: StandIn, end: datetime) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    [cake] = know("I eat cake every day.")
+    say({"content": "I am on a diet without cake.", "author": "ann", "expires_at": end})
+    work("derive_memory")
+    [(diet,)] = here.sql("SELECT id FROM memories WHERE level = 'explicit' AND expires_at IS NOT NULL")
+    judge(standin, relation("contradicts", diet, cake, "new"))
+    counted = run()
+    assert (counted["superseded"], counted["contradictions"]) == (0, int(end == FUTURE))
+    assert [fact.id for fact in facts()] == [cake, *([diet] if end == FUTURE else [])]
+    assert facts()[0].confidence == 0.9
+
+
 def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(here: Sandbox) -> None:
     old = known()
     new = Nexus().revise(NAMESPACE, old, WALNUTS, expires_at=FUTURE, erase_expired=True)

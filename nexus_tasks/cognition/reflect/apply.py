@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nexus_tasks.cognition.reflect.new_facts import valid_from
+from nexus_tasks.cognition.reflect.new_facts import holds, valid_from
 from nexus_tasks.cognition.reflect.propose import FEWEST_SUPPORTS, Changes
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import conclusions, reflections, undo, webhooks
@@ -48,6 +48,17 @@ def _kept_first(new: Memory, old: Memory) -> tuple[Memory, Memory]:
     return kept, other
 
 
+def _stays(loser: Memory, winner: Memory) -> bool:
+    """Whether a fact holds although ``winner`` contradicts it: it is pinned, or it lasts longer than ``winner``.
+
+    Only a person ends a pinned fact. When a fact that expires ended one that lasts, neither would hold afterwards.
+    """
+    if loser.pinned_at is not None:
+        return True
+    ends = winner.expires_at
+    return ends is not None and (loser.expires_at is None or loser.expires_at > ends)
+
+
 def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
     return f"Earlier: {loser} {'Also said' if relation.holds == 'both' else 'Now'}: {winner}"
 
@@ -57,8 +68,8 @@ class PendingChanges:
     """The changes that one reflection still has to make. After :meth:`write`, ``made`` has the memories that it wrote.
 
     Attributes:
-        active_facts: the facts that are not superseded, by id. When :meth:`write` supersedes a fact, it also removes
-            the fact from ``active_facts``. It then skips all later changes that name the fact.
+        active_facts: the facts that hold, by id. When :meth:`write` supersedes a fact, it also removes the fact from
+            ``active_facts``. It then skips all later changes that name the fact.
         counts: the number of changes made, by kind.
         made: the content of each written memory, by the memory's id.
         merged: merged facts: the id of the fact that ended → the id of the fact that stays.
@@ -78,8 +89,8 @@ class PendingChanges:
     def to_be_superseded(self) -> set[int]:
         """Ids of the facts that :meth:`write` would supersede."""
         decided = (relation for relation in self.relations if relation.holds != "both")
-        weakened = (self._weakened_fact(relation) for relation in decided)
-        losers = {loser.id for loser in weakened if loser is not None and loser.pinned_at is None}
+        weakened = filter(None, map(self._loser_and_winner, decided))
+        losers = {loser.id for loser, winner in weakened if not _stays(loser, winner)}
         pairs = (self._pair(relation) for relation in self.relations if relation.kind == "duplicate")
         return losers | {_kept_first(*pair)[1].id for pair in pairs if pair}
 
@@ -123,17 +134,17 @@ class PendingChanges:
         self.counts["merged"] += 1
 
     def _contradict(self, relation: Relation, new: Memory, old: Memory) -> None:
-        loser = self._weakened_fact(relation)
-        assert loser is not None
-        winner = new if loser is old else old
+        judged = self._loser_and_winner(relation)
+        assert judged is not None
+        loser, winner = judged
         content = _contradiction_text(relation, loser.content, winner.content)
-        # Only a person ends a pinned fact. The contradiction is recorded, and the fact loses no confidence.
-        pinned = loser.pinned_at is not None
-        decided = relation.holds != "both" and not pinned
+        # The contradiction is recorded, but a fact that stays loses no confidence.
+        stays = _stays(loser, winner)
+        decided = relation.holds != "both" and not stays
         when = conclusions.takeover_time(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
         self._tell(new, old)
-        if not pinned:
+        if not stays:
             conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
         if decided:
@@ -145,8 +156,8 @@ class PendingChanges:
         told = {"reflection": self.reflection_id, "new_id": new.id, "old_id": old.id}
         webhooks.tell(self.tx, self.perspective.namespace_id, "contradiction.found", told)
 
-    def _weakened_fact(self, relation: Relation) -> Memory | None:
-        """The fact that a contradiction weakens, or ``None`` when ``relation`` weakens no fact.
+    def _loser_and_winner(self, relation: Relation) -> tuple[Memory, Memory] | None:
+        """The fact that a contradiction weakens, and the other one. ``None`` when ``relation`` weakens no fact.
 
         A contradiction weakens the fact that is no longer true. When both facts are still true, the contradiction
         weakens the earlier fact.
@@ -155,8 +166,10 @@ class PendingChanges:
             return None
         new, old = pair
         if relation.holds == "both":
-            return min(new, old, key=lambda memory: (valid_from(memory), memory.id))
-        return old if relation.holds == "new" else new
+            loser = min(new, old, key=lambda memory: (valid_from(memory), memory.id))
+        else:
+            loser = old if relation.holds == "new" else new
+        return loser, new if loser is old else old
 
     def _conclude_insight(self, insight: Insight) -> None:
         """Store one insight, unless one of its facts is superseded or an insight from the same facts exists.
@@ -205,11 +218,11 @@ class PendingChanges:
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
     """The proposed changes without the changes that must not be made.
 
-    A change must not be made in three cases: one of its facts is superseded, an earlier reflection made the change, or
-    an undo has reversed the change.
+    A change must not be made in three cases: one of its facts is superseded or has expired, an earlier reflection made
+    the change, or an undo has reversed the change.
     """
     found = reflections.by_id(tx, changes.facts())
-    active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
+    active_facts = {i: memory for i, memory in found.items() if holds(memory)}
     undone_pairs, undone_supports = undo.judged_by_undone(tx, perspective.id)
     relations = [
         relation

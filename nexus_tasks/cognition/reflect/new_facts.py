@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,6 +118,11 @@ def valid_from(memory: Memory) -> datetime:
     return memory.valid_from or memory.occurred_at
 
 
+def holds(memory: Memory) -> bool:
+    """Whether a fact is neither superseded nor expired."""
+    return memory.valid_to is None and (memory.expires_at is None or memory.expires_at > datetime.now(UTC))
+
+
 def state_of(content: str, said: reflections.LastSaid | None) -> FactState:
     """The state of a fact whose wording is ``content``."""
     return FactState(content_key(content), said.message_id if said else 0, said.times if said else 0)
@@ -149,7 +154,7 @@ def _with_nearest(
         The material, the pairs that are certainly duplicates, and the time at which each fact was last said. The
         material is ``None`` when no pair is left.
     """
-    active = {memory.id: memory.content for memory in new if memory.valid_to is None}
+    active = {memory.id: memory.content for memory in new if holds(memory)}
     known = _Embedded(resources.embedder.name, _vectors(resources.embedder, active.values()))
     with resources.database.transaction() as tx:
         near = nearest_facts(tx, known, perspective, active, NEAREST)
