@@ -136,7 +136,8 @@ _FACTS = (
         WHERE said.session_id = :session_id AND said.level = 'raw' AND said.seq > :after AND said.seq < :before
         GROUP BY e.memory_id
     ) AS edges ON edges.memory_id = m.id
-    WHERE m.level = 'explicit' AND (:superseded OR m.valid_to IS NULL)
+    WHERE m.level = 'explicit'
+      AND (:superseded OR m.valid_to IS NULL AND (m.expires_at IS NULL OR m.expires_at > now()))
     ORDER BY edges.sources, m.id LIMIT :limit OFFSET :offset
     """
 )

@@ -313,6 +313,14 @@ def test_a_fact_that_ends_does_not_end_one_that_lasts(claude: Any, standin: Stan
     assert facts()[0].confidence == 0.9
 
 
+@pytest.mark.usefixtures("here")
+def test_the_facts_of_a_session_leave_out_what_has_expired() -> None:
+    say({"content": "I live in Lisbon.", "author": "ann", "expires_at": PAST}, PEANUTS)
+    work("derive_memory")
+    assert [fact.content for fact in Nexus().session_facts(NAMESPACE, "chat")] == [PEANUTS]
+    assert len(Nexus().session_facts(NAMESPACE, "chat", superseded=True)) == 2
+
+
 def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(here: Sandbox) -> None:
     old = known()
     new = Nexus().revise(NAMESPACE, old, WALNUTS, expires_at=FUTURE, erase_expired=True)
