@@ -38,6 +38,7 @@ from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps, current_app
+from celery.concurrency.prefork import TaskPool as ProcessPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import (
     after_setup_logger,
@@ -164,6 +165,19 @@ def _refuse_green_threads(pool: type) -> None:
         raise ConfigurationError(
             f"Jobs do not run in a pool of {name}: a job that computes would stop the heartbeat, and lose its lease.",
             remedy="Start the worker with `--pool threads`, `--pool processes` or `--pool solo`.",
+        )
+
+
+def _refuse_growing_threads(worker: Any) -> None:
+    """Raise an error for ``--autoscale`` with a pool that cannot grow. The first busy moment would end the worker.
+
+    Raises:
+        ConfigurationError: the pool is one of threads, or solo.
+    """
+    if worker.autoscale and not issubclass(worker.pool_cls, ProcessPool):
+        raise ConfigurationError(
+            "--autoscale needs a pool of processes: the size of a pool of threads is fixed.",
+            remedy="Start the worker with `--concurrency N`, or with `--pool processes --autoscale MAX,MIN`.",
         )
 
 

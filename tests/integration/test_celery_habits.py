@@ -9,19 +9,23 @@ import sys
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import chain
+from celery.concurrency.prefork import TaskPool as ProcessPool
 from celery.concurrency.thread import TaskPool
 from celery.exceptions import TaskRevokedError, TimeoutError
 from celery.result import EagerResult
+from celery.worker import state
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, NotFound, UnsupportedOption
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.idempotency.producer.message_options import RESERVED_HEADERS
-from nexus_tasks.worker import _refuse_green_threads
+from nexus_tasks.idempotency.worker.ending import _Ending
+from nexus_tasks.worker import _refuse_green_threads, _refuse_growing_threads
 from tests.integration.jobkinds import Play, attempts, play, play_kept, work
 from tests.sandbox import Sandbox, app, engine
 
@@ -193,6 +197,22 @@ def test_a_pool_of_green_threads_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}.*heartbeat"):
         _refuse_green_threads(pool)
     _refuse_green_threads(TaskPool)
+
+
+def test_autoscale_is_refused_for_a_pool_that_cannot_grow() -> None:
+    worker = SimpleNamespace(autoscale=(4, 1), pool_cls=TaskPool)
+    with pytest.raises(ConfigurationError, match="processes"):
+        _refuse_growing_threads(worker)
+    _refuse_growing_threads(SimpleNamespace(autoscale=(4, 1), pool_cls=ProcessPool))
+    _refuse_growing_threads(SimpleNamespace(autoscale=None, pool_cls=TaskPool))
+
+
+def test_a_worker_whose_pool_has_shrunk_to_no_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``celery worker --pool processes --autoscale 4`` starts with no process."""
+    monkeypatch.setattr(state, "should_stop", None)
+    worker = SimpleNamespace(app=app, hostname="w", pool=SimpleNamespace(num_processes=0))
+    _Ending(worker)._report_held_threads()
+    assert state.should_stop is None
 
 
 # --- the shipped celeryconfig.py --------------------------------------------------------------------------------------

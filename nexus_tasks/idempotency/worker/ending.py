@@ -127,7 +127,7 @@ class _Ending:
         if due and (held or self._reported_at > 0):
             self.engine.claims.report_held_threads(self.worker.hostname, held=len(held), threads=threads)
             self._reported_at = time.monotonic() if held else float("-inf")
-        if 2 * len(held) >= threads:
+        if held and 2 * len(held) >= threads:  # an idle pool of `--autoscale` may have no process
             log.error(
                 "%d of %d threads are held by runs over their limit: the worker takes no more work and ends.",
                 len(held),
