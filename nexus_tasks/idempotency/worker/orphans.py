@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import NexusError, StorageUnavailable
 from nexus_tasks.idempotency.claim import Claim, log_fields
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker import run_span
@@ -92,14 +92,21 @@ def publish_due(engine: JobEngine, *, seconds: float = 2.0) -> None:
 
 def bury(engine: JobEngine, dead: Sequence[Claim]) -> None:
     """Commit the dead letters of claims that the sweep has taken over, then end the claims."""
+    refused = set[str]()  # namespaces that take no letter now
     for claim in dead:
+        if claim.namespace in refused:
+            continue
         try:
             engine.storage.dead_letter(claim, None)
-        except NexusError as error:
+        except StorageUnavailable as error:
             # Postgres is away, so the other letters cannot be written either. The leases of their claims end, and a
             # later sweep writes the letters.
             log.warning("%d dead letters could not be written: %s", len(dead), error)
             return
+        except NexusError as error:  # for example, the namespace moves to another cell
+            log.warning("The dead letters of %s could not be written: %s", claim.namespace, error)
+            refused.add(claim.namespace)
+            continue
         except Exception:  # one letter that cannot be written must not stop the other letters
             log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
             continue
