@@ -188,6 +188,7 @@ class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
+        _refuse_growing_threads(parent)
         if issubclass(parent.pool_cls, ThreadPool):
             engine_of(parent.app).deployment.threads = parent.max_concurrency or parent.concurrency
 
@@ -252,6 +253,8 @@ class BufferStep(BackgroundStep):
                 context_cache.refresh(deployment)
             except NexusError as error:
                 log.warning("The session buffer or a context for the hook could not be written yet: %s", error)
+            except Exception:  # such as a file of another user
+                log.exception("The session buffer or a context for the hook could not be written yet.")
             if self.ends_within(REFRESH_EVERY):
                 return
 

@@ -267,6 +267,25 @@ def test_a_worker_stores_its_machines_buffer_when_it_starts(buffer: SessionBuffe
     assert "nexus-buffer" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_fault_of_a_context_file_does_not_end_the_storing_of_the_buffer(
+    buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_deployment: object) -> None:
+        raise PermissionError("a file of another user")
+
+    monkeypatch.setattr(worker.context_cache, "refresh", fails)
+    monkeypatch.setattr(worker, "STORE_EVERY", 0.1)
+    monkeypatch.setattr(worker, "REFRESH_EVERY", 0.1)
+    step = worker.BufferStep(None)
+    step.start(type("Worker", (), {"app": app}))
+    try:
+        for text in ("one", "two"):
+            buffer.append("acme", "chat", text)
+            eventually(lambda: not buffer.pending(), within=60)
+    finally:
+        step.stop(None)
+
+
 # --- entries of another deployment ------------------------------------------------------------------------------------
 def test_another_deployment_never_stores_an_entry(
     here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
