@@ -107,6 +107,28 @@ def test_work_that_was_wanted_goes_on_in_the_new_cell(both: TwoCells) -> None:
     assert (after.underived, after.jobs.waiting, after.jobs.pending, after.jobs.dead) == (0, 0, 0, 0)
 
 
+def test_a_job_with_a_countdown_keeps_it_in_the_new_cell(both: TwoCells) -> None:
+    with use(both.cells.deployments["one"]):
+        scope = {"namespace": ACME, "observer": "bob", "subject": "ann"}
+        reflect_perspective.apply_async(kwargs=scope, countdown=3_600)
+    move(both.cells, ACME, "two")
+    claims = both.cells.deployments["two"].claims
+    [claim] = [one for one in claims.waiting() if one.kind == "reflect_perspective"]
+    assert claim.wait_reason == "delay"
+    assert claim.due_at is not None
+    assert 3_500 < claim.due_at - claims.now() <= 3_600
+
+
+def test_the_context_files_of_other_namespaces_are_written_after_a_move(both: TwoCells) -> None:
+    one = both.cells.deployments["one"]
+    home = str(one.settings.home)
+    for name in (ACME, "stays"):
+        context_file.put(home, name, "")
+    Nexus(one).remember("stays", "I drink green tea every morning.", author="ann")
+    move(both.cells, ACME, "two")
+    assert context_cache.refresh(one) == 1
+
+
 def test_a_client_that_remembers_the_old_cell_is_refused_and_finds_the_new_one(both: TwoCells) -> None:
     late, plain = Nexus(cells=str(both.file)), Nexus(both.cells.deployments["one"])
     assert late.cells is not None

@@ -293,10 +293,12 @@ def _carry(old: Deployment, new: Deployment, namespace: str) -> None:
     kinds, index = new.engine.kinds(), ClaimIndex(old.claims)
     for state in STATES:
         while claims := index.page(state, namespace=namespace, limit=AT_ONCE).claims:
-            by_kind = defaultdict[str, list[Request]](list)
+            by_kind, now = defaultdict[str, list[Request]](list), old.claims.now()
             for claim in claims:
                 if claim.kind in kinds:
-                    request = kinds[claim.kind].received(claim.args)
+                    # A caller chose this delay. Other waits begin anew: their causes may not exist in the new cell.
+                    delay = max((claim.due_at or now) - now, 0.0) if claim.wait_reason == "delay" else 0.0
+                    request = kinds[claim.kind].received(claim.args, delay=delay)
                     by_kind[claim.kind].append(replace(request, anew=True, flags=claim.asked))
                 else:
                     log.warning("The job %s is of the kind %s, which is unknown here.", claim.job_id, claim.kind)
