@@ -146,7 +146,7 @@ class PostgresJobStorage:
             known = {name: namespaces.find(tx, name) for name in {claim.namespace for claim in claims}}
             for claim in claims:
                 if namespace := known[claim.namespace]:
-                    mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+                    drop(tx, namespace.id, claim.kind, claim.args)
                     header = job_header(claim)
                     reruns = (claim.rerun_id,) if claim.rerun_id else ()  # they are dropped with the claim
                     header = replace(header, ids=(*header.ids, *reruns))
@@ -330,3 +330,12 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
     declared = kinds.declared().get(kind)
     if declared is not None and declared.outbox is not None and declared.outbox.mark is not None:
         declared.outbox.mark(tx, namespace_id, args, dead=dead)
+
+
+def drop(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool = False) -> None:
+    """Take a job's wanted row out of the outbox, because an operator drops the job, or (``dead``) its dead letter."""
+    declared = kinds.declared().get(kind)
+    if declared is not None and declared.outbox is not None and declared.outbox.drop is not None:
+        declared.outbox.drop(tx, namespace_id, args)
+    elif not dead:
+        mark(tx, namespace_id, kind, args, dead=True)

@@ -61,6 +61,9 @@ class Outbox:
     # (tx, namespace id, arguments, dead=...): takes the row out of the outbox, because its job became a dead letter
     # (dead=True), or puts it back, because the dead letter is retried (dead=False)
     mark: Callable[..., None] | None = None
+    # (tx, namespace id, arguments): takes the row out of the outbox, because an operator drops the job or its dead
+    # letter. Work that comes later is wanted again. Without this function a dropped job is marked as dead.
+    drop: Callable[[Any, int, Any], None] | None = None
     # (tx, rows) -> the cursor behind which the newest `rows` rows are; reconcile reads these rows every 10 s
     newest: Callable[[Any, int], int] | None = None
     # (tx, arguments of jobs): writes the rows that want these jobs, before `.delay()` claims the jobs

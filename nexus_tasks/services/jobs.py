@@ -20,6 +20,7 @@ from nexus_tasks.idempotency.kind import declared
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.outbox import drop as drop_work
 from nexus_tasks.outbox import mark
 from nexus_tasks.services import reviews
 from nexus_tasks.storage import dead_letters, job_runs, namespaces
@@ -268,16 +269,16 @@ def drop(deployment: Deployment, job_id: str) -> DroppedJob:
     with deployment.database.transaction() as tx:
         letter = dead_letters.open_letter(tx, job_id, lock=True)
         if letter:
-            dead_letters.resolve(tx, letter.id, "dropped")
+            _drop_letter(tx, letter)
             return DroppedJob(id=job_id, kind=letter.kind)
         held = reviews.settle(tx, job_id, drop=True)
         if held:
             return DroppedJob(id=job_id, kind=held.kind)
-    claim = ClaimIndex(deployment.claims).find(job_id)
-    if claim is None:
-        raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
-    _drop_claims(deployment, [claim])
-    return DroppedJob(id=job_id, kind=claim.kind)
+    while claim := ClaimIndex(deployment.claims).find(job_id):
+        if _drop_claims(deployment, [claim]):
+            return DroppedJob(id=job_id, kind=claim.kind)
+        # The run of the claim has ended meanwhile. The claim may go on with the job as a rerun.
+    raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 
 
 # --- many jobs --------------------------------------------------------------------------------------------------------
@@ -310,9 +311,7 @@ def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, s
     """See :meth:`nexus_tasks.client.Nexus.drop_jobs`."""
     namespace_id = _namespace_id(deployment, namespace)
     if status == "dead":
-        with deployment.database.transaction() as tx:
-            which = dead_letters.Filter(namespace_id=namespace_id, kind=kind)
-            return DroppedJobs(dropped=dead_letters.drop_all(tx, which))
+        return DroppedJobs(dropped=_drop_letters(deployment, namespace_id, kind))
     states: list[State] = [state for state in STATES if state == status]
     if status is not None and not states:
         raise InvalidInput(f"Jobs of status {status!r} cannot be dropped: only {', '.join(STATES)} and dead.")
@@ -329,17 +328,35 @@ def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, s
     return DroppedJobs(dropped=dropped)
 
 
+def _drop_letters(deployment: Deployment, namespace_id: int | None, kind: str | None) -> int:
+    which, dropped, after = dead_letters.Filter(namespace_id=namespace_id, kind=kind), 0, 0
+    while True:
+        with deployment.database.transaction() as tx:
+            letters = dead_letters.lock_open(tx, which, AT_ONCE, after=after)
+            for letter in letters:
+                after = letter.id
+                _drop_letter(tx, letter)
+        dropped += len(letters)
+        if len(letters) < AT_ONCE:
+            return dropped
+
+
+def _drop_letter(tx: Transaction, letter: DeadLetter) -> None:
+    dead_letters.resolve(tx, letter.id, "dropped")
+    drop_work(tx, letter.namespace_id, letter.kind, letter.args, dead=True)
+
+
 def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
     """Change the rows in the outbox that ask for the jobs of claims, so that they ask no more. Then drop the claims.
 
-    Returns how many of the claims still existed.
+    Returns how many claims were dropped. A claim that has another job by now stays.
     """
     if not gone:
         return 0
     deployment.engine.storage.withdraw(gone)
     dropped = 0
     for claim in gone:
-        was_there, wakeups = deployment.claims.drop(claim.key)
+        was_there, wakeups = deployment.claims.drop(claim.key, job_id=claim.job_id)
         deployment.engine.publisher.publish(wakeups)
         dropped += was_there
     return dropped
@@ -379,7 +396,7 @@ def _apply_cap(deployment: Deployment, namespace: str) -> None:
 
 
 def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
-    """End the pause of one job kind, or of every paused job kind. Returns the names of the kinds.
+    """End the pause of one job kind, or of every paused job kind. Returns the names of the kinds that were paused.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -390,7 +407,7 @@ def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
     kinds = tuple(paused) if kind is None else (kind,)
     for one in kinds:
         deployment.engine.publisher.publish(deployment.claims.resume(one))
-    return kinds
+    return tuple(one for one in kinds if one in paused)
 
 
 def _check(job_id: str) -> None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import defer
 
@@ -185,17 +185,6 @@ def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
         .where(DeadLetter.id == letter_id)
         .values(resolution=resolution, resolved_at=datetime.now(UTC))
     )
-
-
-def drop_all(tx: Transaction, which: Filter) -> int:
-    """Close every letter that the filter selects, with the resolution ``dropped``. Returns the number of letters."""
-    closed = tx.execute(
-        update(DeadLetter)
-        .where(*which.conditions())
-        .values(resolution="dropped", resolved_at=func.now())
-        .execution_options(synchronize_session=False)
-    )
-    return int(cast(CursorResult[Any], closed).rowcount)
 
 
 def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:

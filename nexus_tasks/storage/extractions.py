@@ -120,6 +120,14 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) ->
         _set(tx, row.id, state="dead" if dead else "wanted")
 
 
+def drop(tx: Transaction, namespace_id: int, session_key: str) -> None:
+    """Set a session's extraction to ``idle``, because its job was dropped. The next message makes it wanted again."""
+    session = sessions.find(tx, namespace_id, session_key)
+    row = find(tx, session.id) if session else None
+    if row is not None:
+        _set(tx, row.id, state="idle")
+
+
 newest_wanted = newest("extractions", "state = 'wanted'")
 
 

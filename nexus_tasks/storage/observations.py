@@ -344,6 +344,13 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, de
         tx.execute(update(ObservationLog).where(ObservationLog.session_id == session.id).values({work: state}))
 
 
+def drop(tx: Transaction, namespace_id: int, session_key: str, work: Work) -> None:
+    """Set the column ``work`` of a session's log to ``idle``, because its job was dropped. It may be wanted again."""
+    session = sessions.find(tx, namespace_id, session_key)
+    if session:
+        tx.execute(update(ObservationLog).where(ObservationLog.session_id == session.id).values({work: "idle"}))
+
+
 def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[int, str, str]]:
     """At most ``limit`` sessions whose logs have ``wanted`` in the column ``work``: (log id, namespace, session key).
 

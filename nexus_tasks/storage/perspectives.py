@@ -227,3 +227,24 @@ def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dea
         )
         .values(dead=dead)
     )
+
+
+_DROP = text(
+    """
+    UPDATE perspectives AS p
+    SET dead = false, held = p.held - 'released',
+        again = CASE WHEN p.held IS NULL THEN '{}' ELSE p.again END,
+        reflected_through = CASE WHEN p.held IS NULL THEN greatest(p.reflected_through, (
+            SELECT max(id) FROM memories WHERE perspective_id = p.id AND level = 'explicit'
+        )) ELSE p.reflected_through END
+    WHERE namespace_id = :namespace_id AND observer = :observer AND subject = :subject
+    """
+)
+
+
+def drop(tx: Transaction, namespace_id: int, observer: str, subject: str) -> None:
+    """Count the present facts of a perspective as read, because its reflection was dropped. Later facts are new.
+
+    A plan that a person has released waits for a review again.
+    """
+    tx.execute(_DROP, {"namespace_id": namespace_id, "observer": observer, "subject": subject})

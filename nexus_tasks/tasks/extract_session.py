@@ -41,7 +41,12 @@ def _want(tx: Transaction, asked: Sequence[ExtractSession]) -> None:
     arguments=ExtractSession,
     queue="capture",
     outbox=of_rows(
-        ExtractSession, extractions.wanted, mark=extractions.mark, newest=extractions.newest_wanted, want=_want
+        ExtractSession,
+        extractions.wanted,
+        mark=extractions.mark,
+        drop=extractions.drop,
+        newest=extractions.newest_wanted,
+        want=_want,
     ),
     probe=probe_model,
 )

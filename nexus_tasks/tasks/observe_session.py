@@ -45,6 +45,7 @@ _OUTBOX = of_rows(
     ObserveSession,
     partial(observations.wanted, work="observing"),
     mark=partial(observations.mark, work="observing"),
+    drop=partial(observations.drop, work="observing"),
     newest=newest("observation_logs", "observing = 'wanted'"),
 )
 

@@ -20,6 +20,7 @@ def of_rows(
     wanted: Callable[[Transaction, int, int], Sequence[Sequence[Any]]],
     *,
     mark: Callable[..., None] | None = None,
+    drop: Callable[..., None] | None = None,
     newest: Callable[[Transaction, int], int] | None = None,
     want: Callable[[Transaction, Sequence[Any]], None] | None = None,
 ) -> Outbox:
@@ -31,6 +32,7 @@ def of_rows(
             and the values of the scope, in the order of ``arguments.scope``.
         mark: ``(tx, namespace id, …, dead=…)``, as :attr:`Outbox.mark`. Instead of the arguments it takes the values of
             the scope without the namespace.
+        drop: ``(tx, namespace id, …)``, as :attr:`Outbox.drop`, with the same values.
         newest: see :attr:`Outbox.newest`.
         want: see :attr:`Outbox.want`.
     """
@@ -42,7 +44,11 @@ def of_rows(
         assert mark is not None
         mark(tx, namespace_id, *(args[name] for name in arguments.scope[1:]), dead=dead)
 
-    return Outbox(page=page, mark=mark_row if mark else None, newest=newest, want=want)
+    def drop_row(tx: Transaction, namespace_id: int, args: Any) -> None:
+        assert drop is not None
+        drop(tx, namespace_id, *(args[name] for name in arguments.scope[1:]))
+
+    return Outbox(page=page, mark=mark_row if mark else None, drop=drop_row if drop else None, newest=newest, want=want)
 
 
 def _read(arguments: type[Arguments], values: Sequence[Any]) -> Arguments | None:

@@ -37,6 +37,7 @@ _OUTBOX = of_rows(
     ReflectObservations,
     partial(observations.wanted, work="reflecting"),
     mark=partial(observations.mark, work="reflecting"),
+    drop=partial(observations.drop, work="reflecting"),
     newest=newest("observation_logs", "reflecting = 'wanted'"),
 )
 

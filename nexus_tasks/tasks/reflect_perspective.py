@@ -40,10 +40,14 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
     perspectives.mark(tx, namespace_id, args["observer"], args["subject"], dead=dead)
 
 
+def _drop(tx: Transaction, namespace_id: int, args: Any) -> None:
+    perspectives.drop(tx, namespace_id, args["observer"], args["subject"])
+
+
 @job(
     arguments=ReflectPerspective,
     queue="reflect",
-    outbox=Outbox(page=_wanted, mark=_mark, newest=perspectives.newest_alive),
+    outbox=Outbox(page=_wanted, mark=_mark, drop=_drop, newest=perspectives.newest_alive),
     probe=probe_model,
     live_ends_wait="batch",
 )

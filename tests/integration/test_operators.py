@@ -11,6 +11,7 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import digest
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NotFound, Permanent, UnsupportedOption
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.claim_index import ClaimIndex
@@ -75,6 +76,31 @@ def bury(*names: str, **options: Any) -> list[str]:
         work()  # one after the other, so that their order is known
     BODIES.clear()
     return asked
+
+
+@pytest.mark.usefixtures("here")
+def test_a_drop_spares_the_job_that_comes_after_the_one_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = str(play.delay(name="a").id)
+    storage, later = default_deployment().engine.storage, list[str]()
+    withdraw = storage.withdraw
+
+    def ends_meanwhile(claims: Any) -> None:
+        withdraw(claims)
+        if not later:
+            work()
+            later.append(str(play.delay(name="a").id))
+
+    monkeypatch.setattr(storage, "withdraw", ends_meanwhile)
+    with pytest.raises(NotFound):
+        Nexus().drop_job(first)
+    assert Nexus().job(later[0]).status == "pending"
+
+
+@pytest.mark.usefixtures("here")
+def test_resuming_a_kind_that_is_not_paused_says_so() -> None:
+    assert nexus("jobs", "resume", "derive_memory").stdout == "Nothing was paused.\n"
+    default_deployment().claims.pause("derive_memory", "401")
+    assert nexus("jobs", "resume", "derive_memory").stdout == "Resumed: derive_memory.\n"
 
 
 # --- finding and listing ----------------------------------------------------------------------------------------------
