@@ -16,7 +16,7 @@ from sqlalchemy import delete, func, insert, select, update
 
 from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import BatchRequest, MessageBatch, Namespace
+from nexus_tasks.storage.models import BatchRequest, DeadLetter, MessageBatch, Namespace
 
 MAX_ITEMS = 1_000  # the most requests of a batch; the API's limits are 100,000 requests and 256 MB
 
@@ -283,6 +283,8 @@ def close_batch(tx: Transaction, batch_id: int) -> None:
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
     """At most ``limit`` namespaces with queued or submitted requests, as (namespace id, name), in the order of ids.
 
+    A namespace whose job is a dead letter is left out, until an operator retries or drops the letter.
+
     Args:
         after: only namespaces whose id is above this id.
     """
@@ -291,7 +293,16 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
         .where(BatchRequest.namespace_id == Namespace.id, BatchRequest.state.in_(("queued", "submitted", "abandoned")))
         .exists()
     )
-    query = select(Namespace.id, Namespace.name).where(Namespace.id > after, waiting).order_by(Namespace.id)
+    gave_up = (
+        select(DeadLetter.id)
+        .where(
+            DeadLetter.namespace_id == Namespace.id,
+            DeadLetter.kind == "submit_batch",
+            DeadLetter.resolution.is_(None),
+        )
+        .exists()
+    )
+    query = select(Namespace.id, Namespace.name).where(Namespace.id > after, waiting, ~gave_up).order_by(Namespace.id)
     return [(found, name) for found, name in tx.execute(query.limit(limit))]
 
 

@@ -214,6 +214,22 @@ def test_another_namespace_s_batch_is_not_taken_for_the_one_that_was_cut_off(
     assert (digested(here), spent(here)) == (6, [(True, 6)])
 
 
+@pytest.mark.usefixtures("here")
+def test_a_job_that_gave_up_is_not_asked_for_again_until_it_is_retried() -> None:
+    """Otherwise a batch whose results kill each worker would make dead letters for ever."""
+    dream(SESSIONS[0])
+    run()
+    [claim] = [one for one in waiting() if one.kind == "submit_batch"]
+    engine.storage.dead_letter(claim, None)
+    engine.claims.drop(claim.key)
+    Reconciler(engine).round()
+    assert "submit_batch" not in {one.kind for one in (*pending(), *waiting())}
+    Nexus().retry_job(claim.job_id)
+    engine.claims.drop(claim.key)
+    Reconciler(engine).round()
+    assert "submit_batch" in {one.kind for one in (*pending(), *waiting())}
+
+
 def test_a_flushed_redis_forgets_no_batch(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
