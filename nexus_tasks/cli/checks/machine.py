@@ -55,6 +55,8 @@ def home(settings: Settings) -> Check:
     found = f"{path}, mode {mode:04o}"
     if status.st_uid != os.geteuid():
         return failed("home", f"{found}, of another user", "Set NEXUS_HOME to a folder of your own.")
+    if mode & stat.S_ISVTX:  # such as /tmp: closing it would lock out every other program
+        return failed("home", f"{found}, shared by all users", "Set NEXUS_HOME to a folder of your own.")
     # The group may enter the folder. When root starts the embedded Postgres, Postgres runs as another user, and this
     # user must reach the data folder inside the home folder.
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):

@@ -71,7 +71,11 @@ def _pgvector(installed: str | None, available: str | None) -> Check:
 
 def _writes(found: Any, settings: Sequence[_Setting]) -> Check:
     if found.standby:
-        remedy = "Name the primary server in NEXUS_DATABASE_URL, or promote this one with `SELECT pg_promote()`."
+        # A promotion beside a primary that lives would leave two servers that both take writes.
+        remedy = (
+            "Name the primary server in NEXUS_DATABASE_URL. Only if the primary is gone for good, promote this one with"
+            " `SELECT pg_promote()`."
+        )
         return failed("postgres writes", "the server is a standby, which refuses writes", remedy)
     [read_only] = [one for one in settings if one.name == "default_transaction_read_only"]
     if read_only.setting == "on":

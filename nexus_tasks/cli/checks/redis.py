@@ -10,6 +10,7 @@ from nexus_tasks.cli.checks.check import Check, failed, passed
 _OLDEST = (6, 2)
 _CONNECT_SECONDS = 5
 _FULL = 0.9  # share of `maxmemory` in use from which on there is a fault
+_MACHINE = 0.7  # share of its machine's memory that Redis may have; a snapshot takes more for a while
 
 
 def redis(url: str, master_name: str) -> Sequence[Check]:
@@ -28,7 +29,7 @@ def redis(url: str, master_name: str) -> Sequence[Check]:
         _version(str(info["redis_version"])),
         _role(info),
         _eviction(str(info["maxmemory_policy"])),
-        _memory(int(info["used_memory"]), int(info["maxmemory"])),
+        _memory(int(info["used_memory"]), int(info["maxmemory"]), int(info.get("total_system_memory", 0))),
         _file(info["aof_enabled"]),
         _saving(info),
     ]
@@ -44,7 +45,10 @@ def _role(info: Mapping[str, Any]) -> Check:
     if info["role"] == "master":
         return passed("redis role", "primary")
     found = f"a replica of {info['master_host']}:{info['master_port']}, which refuses writes"
-    remedy = "Name the primary in NEXUS_REDIS_URL, or make this server the primary with `REPLICAOF NO ONE`."
+    remedy = (
+        "Name the primary in NEXUS_REDIS_URL. Only if the primary is gone for good, make this server the primary with"
+        " `REPLICAOF NO ONE`."
+    )
     return failed("redis role", found, remedy)
 
 
@@ -55,17 +59,19 @@ def _eviction(policy: str) -> Check:
     return failed("redis eviction", policy, remedy)
 
 
-def _memory(used: int, most: int) -> Check:
+def _memory(used: int, most: int, machine: int) -> Check:
     if not most:
         return passed("redis memory", f"{used / 1e6:,.0f} MB, without a limit")
     found = f"{used / 1e6:,.0f} of {most / 1e6:,.0f} MB"
     if used < _FULL * most:
         return passed("redis memory", found)
-    return failed(
-        "redis memory",
-        f"{found}; a full Redis refuses new jobs",
-        f"Give it more: `CONFIG SET maxmemory {2 * max(used, most)}`, also in redis.conf.",
-    )
+    more = 2 * max(used, most)
+    remedy = f"Give it more: `CONFIG SET maxmemory {more}`, also in redis.conf."
+    if machine and more > _MACHINE * machine:  # the kernel would kill Redis
+        remedy = (
+            f"Its machine has {machine / 1e6:,.0f} MB: give it a larger one, or move other programs' keys out of it."
+        )
+    return failed("redis memory", f"{found}; a full Redis refuses new jobs", remedy)
 
 
 def _file(enabled: object) -> Check:

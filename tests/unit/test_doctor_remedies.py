@@ -1,0 +1,32 @@
+"""The remedies of ``nexus doctor`` do no harm: they close no shared folder, and promise no missing memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nexus_tasks.cli.checks import machine, redis
+from nexus_tasks.settings import Settings
+
+GB = 1_000_000_000
+
+
+def test_a_folder_that_all_users_share_is_not_to_be_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    check = machine.home(Settings(home=tmp_path))
+    assert not check.ok
+    assert "chmod" not in check.remedy
+    assert "folder of your own" in check.remedy
+
+
+def test_redis_is_given_no_more_memory_than_its_machine_has() -> None:
+    assert f"maxmemory {16 * GB}" in redis._memory(8 * GB, 8 * GB, 64 * GB).remedy
+    assert f"maxmemory {16 * GB}" in redis._memory(8 * GB, 8 * GB, 0).remedy, "an old server does not say what it has"
+    beyond = redis._memory(8 * GB, 8 * GB, 16 * GB)
+    assert not beyond.ok
+    assert "CONFIG" not in beyond.remedy
+    assert "16,000 MB" in beyond.remedy
+
+
+def test_a_replica_is_promoted_only_after_the_loss_of_the_primary() -> None:
+    check = redis._role({"role": "slave", "master_host": "one", "master_port": 6379})
+    assert "gone for good" in check.remedy
