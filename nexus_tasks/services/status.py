@@ -172,7 +172,8 @@ def queue_lengths(deployment: Deployment) -> dict[str, int]:
     with deployment.app.connection_for_read() as connection:
         try:
             with connection.channel() as channel:
-                return {queue: _length(deployment, channel, queue) for queue in config.QUEUES}
+                known = deployment.app.amqp.queues  # those of an own `task_queues` may be fewer
+                return {queue: _length(deployment, channel, queue) for queue in config.QUEUES if queue in known}
         except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
             raise QueueUnavailable(f"The lengths of the broker's queues cannot be read: {error}.") from error
 

@@ -48,8 +48,8 @@ def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], 
             return
         try:
             embedded.ensure(settings.home)  # restarts a killed server before any command needs it
-        except EmbeddedError as error:
-            _print(str(error))
+        except Exception as error:  # it is tried again in 2 s, and the children go on
+            _print(f"The embedded servers could not be started: {error}")
 
     with claim_children(settings.home) as held:
         Supervisor(_children(settings, options, held, logs=logs), restart_servers, _print).run(on_ready)

@@ -97,7 +97,10 @@ class Supervisor:
             self.report(f"{child.name} ended; it starts again in {pause:g} s")
         if now >= self._restart_at[child.name]:
             del self._restart_at[child.name]
-            child.start()
+            try:
+                child.start()
+            except OSError as error:  # such as too little memory; the other children go on
+                self.report(f"{child.name} could not be started: {error}")
 
     def _stop(self, wakeup: int) -> None:
         asked = self.signals
