@@ -17,7 +17,7 @@ from celery.signals import beat_init
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NotFound, QueueUnavailable
+from nexus_tasks.errors import NexusError, NotFound, QueueUnavailable, StorageUnavailable
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
@@ -69,11 +69,18 @@ def _erase_expired(deployment: Deployment) -> int:
     """Erase the expired memories one by one, each as ``forget`` does. Returns their number."""
     with deployment.database.transaction() as tx:
         due = pruning.expired(tx)
+    left = 0
     for namespace, namespace_id, memory_id in due:
         try:
             gone = deployment.database.commit(partial(_erase, namespace, namespace_id, memory_id))
         except NotFound:
             continue  # erased together with a memory that it rested on, or it does not expire any more
+        except StorageUnavailable:
+            raise
+        except NexusError as error:  # for example, another transaction keeps a lock
+            log.warning("A memory of %s has expired and is erased in an hour: %s", namespace, error)
+            left += 1
+            continue
         again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
         again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
         follow_ups.ask(deployment, again)
@@ -82,7 +89,7 @@ def _erase_expired(deployment: Deployment) -> int:
         _forget_errors(deployment, namespace)
     if due and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
         log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))
-    return len(due)
+    return len(due) - left
 
 
 def _forget_errors(deployment: Deployment, namespace: str) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
+from nexus_tasks.errors import InvalidInput, NotFound, Transient, UndoRefused
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, answers, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
@@ -319,6 +319,26 @@ def test_the_facts_of_a_session_leave_out_what_has_expired() -> None:
     work("derive_memory")
     assert [fact.content for fact in Nexus().session_facts(NAMESPACE, "chat")] == [PEANUTS]
     assert len(Nexus().session_facts(NAMESPACE, "chat", superseded=True)) == 2
+
+
+def test_what_expires_is_erased_although_another_namespace_is_locked(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (NAMESPACE, "zebra"):
+        Nexus().remember(name, "I live in Rome.", author="ann", expires_at=PAST, erase_expired=True)
+    [claim] = [one for one in pending() if one.namespace == "zebra"]
+    here.redis().hset(claim.key, "error", "InvalidAnswer: I live in Rome.")
+    erase = ticks._erase
+
+    def locked(namespace: str, *more: Any) -> Any:
+        if namespace == NAMESPACE:
+            raise Transient("Another transaction keeps a lock.")
+        return erase(namespace, *more)
+
+    monkeypatch.setattr(ticks, "_erase", locked)
+    assert ticks.prune(default_deployment())["expired"] == 1
+    assert here.sql("SELECT n.name FROM memories m JOIN namespaces n ON n.id = m.namespace_id") == [(NAMESPACE,)]
+    assert here.redis().hget(claim.key, "error") is None, "the error quotes what is erased"
 
 
 def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(here: Sandbox) -> None:
