@@ -9,6 +9,7 @@ import pytest
 from celery.signals import worker_process_init
 
 from nexus_tasks import Nexus
+from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.worker import executor, isolation
 from tests.broker import holds, lose
 from tests.integration.claiming import Bench, waited_for
@@ -40,6 +41,22 @@ def test_a_canvas_delivery_that_runs_apart_is_completed_by_its_own_message() -> 
     assert holds(0), "whoever works on the delivery needs no second message to complete it"
     assert bench.claims.delivery_outcome(asked.id, queue=request.queue) == ("completed", asked.id)
     bench.audit()
+
+
+@pytest.mark.usefixtures("_fork_server")
+def test_a_job_that_no_other_process_can_run_stops_no_other_job_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_path() -> list[str]:
+        raise ConfigurationError("The Celery application is not a global variable of a module.")
+
+    monkeypatch.setattr(engine.isolation, "_command", no_path)
+    Nexus().create_namespace("acme")
+    request = waited_for(play.request_for(Play()))
+    bench = Bench(engine.claims)
+    bench.set(request, crashes=2)
+    executor.execute(engine, play.kind, request, published_at="", eager=False)
+    assert engine.claims.paused() == {}
+    [claim] = bench.claims.waiting()
+    assert (claim.wait_reason, claim.errors) == ("retry", 1), "it becomes a dead letter in the end"
 
 
 def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(

@@ -27,6 +27,7 @@ from nexus_tasks import tracing
 from nexus_tasks.errors import (
     ConfigurationError,
     InvalidInput,
+    JobError,
     NexusError,
     QueueUnavailable,
     RanTooLong,
@@ -135,8 +136,10 @@ def _perform_isolated(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         return engine.isolation.perform(run)
     except ProcessDied as died:
         return _crashed(engine, run.primary, died)
-    except ConfigurationError as error:  # no other process can load this application
-        return _failed(engine, kind, run, error)
+    except ConfigurationError as error:
+        # No other process can load this application. As a `ConfigurationError` it would pause the kind, so that one job
+        # that crashes its workers stops this kind of work in every namespace.
+        return _failed(engine, kind, run, JobError(error.message, remedy=error.remedy))
     except OSError as error:  # for example too little memory for a process: the job is not the cause
         return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
 
