@@ -19,6 +19,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import read
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome, Urgency
 
@@ -61,9 +62,9 @@ def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) ->
     return [(cursor, _asked(*row) if ready else None) for cursor, *row, ready in rows]
 
 
-def _asked(namespace: str, session_key: str, reason: str) -> DigestSession:
+def _asked(namespace: str, session_key: str, reason: str) -> DigestSession | None:
     known = cast(Reason, reason) if reason in get_args(Reason) else "session_end"  # a newer release may know others
-    return DigestSession(namespace=namespace, session_key=session_key, reason=known)
+    return read(DigestSession, namespace=namespace, session_key=session_key, reason=known)
 
 
 def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:

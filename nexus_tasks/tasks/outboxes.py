@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -13,6 +13,8 @@ from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.storage.engine import Transaction
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=Arguments)
 
 
 def of_rows(
@@ -38,7 +40,8 @@ def of_rows(
     """
 
     def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, Arguments | None]]:
-        return [(cursor, _read(arguments, values)) for cursor, *values in wanted(tx, after, limit)]
+        rows = wanted(tx, after, limit)
+        return [(cursor, read(arguments, **dict(zip(arguments.scope, each, strict=True)))) for cursor, *each in rows]
 
     def mark_row(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
         assert mark is not None
@@ -51,9 +54,14 @@ def of_rows(
     return Outbox(page=page, mark=mark_row if mark else None, drop=drop_row if drop else None, newest=newest, want=want)
 
 
-def _read(arguments: type[Arguments], values: Sequence[Any]) -> Arguments | None:
+def read(arguments: type[A], **values: Any) -> A | None:
+    """The arguments of a wanted job. ``None`` when this release takes them for wrong.
+
+    Then another release has written the row, or another version of Python, which knows more characters. The jobs of
+    other rows are still asked for.
+    """
     try:
-        return arguments(**dict(zip(arguments.scope, values, strict=True)))
-    except ValidationError as error:  # another release wrote the row; the jobs of other rows are still asked for
+        return arguments(**values)
+    except ValidationError as error:
         log.warning("A wanted job cannot be asked for: %s", error)
         return None

@@ -13,6 +13,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import read
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -31,7 +32,7 @@ def _wanted(
 ) -> list[tuple[int, ReflectPerspective | None]]:
     rows = perspectives.page(tx, after, limit, at_least=deployment.settings.reflect_min_new)
     return [
-        (cursor, ReflectPerspective(namespace=namespace, observer=observer, subject=subject) if ready else None)
+        (cursor, read(ReflectPerspective, namespace=namespace, observer=observer, subject=subject) if ready else None)
         for cursor, namespace, observer, subject, ready in rows
     ]
 

@@ -239,6 +239,22 @@ def test_rows_that_wait_and_rows_that_cannot_be_read_hold_up_no_other(
     ]
 
 
+@pytest.mark.parametrize("kind", ["digest_session", "reflect_perspective"])
+def test_a_name_with_a_character_that_this_python_does_not_know_holds_up_no_other(here: Sandbox, kind: str) -> None:
+    """A process with a later Python may store it: the newest emoji are printable only there."""
+    unknown = "a\u0378"  # no version of Unicode has this character
+    for name in (NAMESPACE, "zebra"):
+        say("I like green tea.", namespace=name)
+        work("derive_memory")
+        Nexus().digest(name, "chat")
+    which = "namespace_id = (SELECT id FROM namespaces WHERE name = :n)"
+    here.sql(f"UPDATE sessions SET session_key = :name WHERE {which}", name=unknown, n=NAMESPACE)
+    here.sql(f"UPDATE perspectives SET subject = :name WHERE {which}", name=unknown, n=NAMESPACE)
+    here.flush()
+    Reconciler(engine).round()
+    assert "zebra" in {claim.namespace for claim in pending() if claim.kind == kind}
+
+
 @pytest.mark.parametrize("kind", ["derive_memory", "digest_session", "reflect_perspective", "extract_session"])
 def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind: str) -> None:
     """Of 50,000 rows in tables that were never analyzed, a page costs what it returns."""
