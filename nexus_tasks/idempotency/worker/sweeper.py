@@ -251,18 +251,25 @@ class Sweeper:
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
         """The queues without a message; an empty set while the broker does not answer."""
-        empty = set()
+        empty, left = set[str](), list(queues)
         with self.engine.app.connection_for_read() as connection:
-            try:
-                with connection.channel() as channel:
-                    for queue in queues:
-                        declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
-                        # The declaration is not passive, because kombu would then say that an empty queue in Redis, or
-                        # one with a key prefix, does not exist.
-                        if declared(channel).queue_declare().message_count == 0:
-                            empty.add(queue)
-            except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
-                log.warning("The broker does not say which queues are empty: %s", error)
+            while left:
+                try:
+                    with connection.channel() as channel:
+                        while left:
+                            queue = left.pop(0)
+                            declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
+                            # The declaration is not passive, because kombu would then say that an empty queue in Redis,
+                            # or one with a key prefix, does not exist.
+                            if declared(channel).queue_declare().message_count == 0:
+                                empty.add(queue)
+                except (OperationalError, *connection.connection_errors) as error:
+                    log.warning("The broker does not say which queues are empty: %s", error)
+                    break
+                except connection.channel_errors as error:
+                    # For example, another application has made the queue in RabbitMQ, with other arguments. RabbitMQ
+                    # closes the channel. The other queues are asked for on a new one.
+                    log.warning("The broker does not say whether the queue %s is empty: %s", queue, error)
         return empty
 
 
