@@ -24,6 +24,7 @@ from nexus_tasks.errors import (
     StorageUnavailable,
     Transient,
 )
+from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import context_cache
 from nexus_tasks.services.cells import buffers, moving
@@ -117,6 +118,16 @@ def test_a_job_with_a_countdown_keeps_it_in_the_new_cell(both: TwoCells) -> None
     assert claim.wait_reason == "delay"
     assert claim.due_at is not None
     assert 3_500 < claim.due_at - claims.now() <= 3_600
+
+
+def test_a_job_that_cannot_be_read_does_not_keep_the_move_from_its_end(both: TwoCells) -> None:
+    with use(both.cells.deployments["one"]) as one:
+        asked = reflect_perspective.delay(namespace=ACME, observer="bob", subject="ann")
+        claim = ClaimIndex(one.claims).find(str(asked.id))
+        assert claim is not None
+    both.one.redis().hset(claim.key, "args", '{"namespace": "acme", "observer": 5}')
+    assert move(both.cells, ACME, "two").cell == "two"
+    assert both.one.sql("SELECT move_id FROM placements") == [(None,)]
 
 
 def test_the_context_files_of_other_namespaces_are_written_after_a_move(both: TwoCells) -> None:

@@ -295,13 +295,16 @@ def _carry(old: Deployment, new: Deployment, namespace: str) -> None:
         while claims := index.page(state, namespace=namespace, limit=AT_ONCE).claims:
             by_kind, now = defaultdict[str, list[Request]](list), old.claims.now()
             for claim in claims:
-                if claim.kind in kinds:
+                if claim.kind not in kinds:
+                    log.warning("The job %s is of the kind %s, which is unknown here.", claim.job_id, claim.kind)
+                    continue
+                try:
                     # A caller chose this delay. Other waits begin anew: their causes may not exist in the new cell.
                     delay = max((claim.due_at or now) - now, 0.0) if claim.wait_reason == "delay" else 0.0
                     request = kinds[claim.kind].received(claim.args, delay=delay)
                     by_kind[claim.kind].append(replace(request, anew=True, flags=claim.asked))
-                else:
-                    log.warning("The job %s is of the kind %s, which is unknown here.", claim.job_id, claim.kind)
+                except InvalidInput as error:
+                    log.warning("The job %s is of another release, and is not carried over: %s", claim.job_id, error)
             for kind, requests in by_kind.items():
                 task_of(new.engine, kind).enqueue(requests)
             _drop(old, claims)
