@@ -14,7 +14,7 @@ from typing import Any
 from celery.signals import task_revoked
 from celery.worker import state
 
-from nexus_tasks.errors import InvalidInput, NexusError
+from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.kind import JobKind
@@ -71,7 +71,8 @@ def report_reserved(claims: Claims) -> None:
         return
     reserved = {}
     for one in waiting:
-        with suppress(InvalidInput):  # a message with wrong arguments must not stop the sweep
+        # A message with wrong arguments must not stop the sweep. A kind's own validators may raise any exception.
+        with suppress(Exception):
             kind: JobKind = one.task.kind
             reserved[one.id] = claims.key(kind.request_for(kind.load(one.kwargs)))
     claims.keep_reserved(reserved)
