@@ -19,7 +19,7 @@ from nexus_tasks import Nexus, limits
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.claim_index import ClaimIndex
-from nexus_tasks.integrations.http import documents
+from nexus_tasks.integrations.http import documents, health
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.http.documents import as_json
 from nexus_tasks.integrations.mcp import http as mcp
@@ -401,6 +401,29 @@ def test_a_client_that_leaves_within_its_body_is_not_logged(here: Sandbox) -> No
         assert STATUS["api"](f"http://{LOOPBACK}:{port}", token).status_code == 200
         time.sleep(0.5)
         assert "ClientDisconnect" not in (here.folder / "serve.log").read_text()
+
+
+def test_strangers_who_ask_for_readiness_take_one_thread(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, asked = threading.Event(), list[None]()
+
+    def silent(_deployment: object) -> None:
+        asked.append(None)
+        held.wait(60)
+
+    monkeypatch.setattr(health, "_ask_redis", silent)
+    with serving("api", here) as (port, [acme, _]), ThreadPoolExecutor(turns.THREADS) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        ready = [pool.submit(httpx2.get, f"{url}/readyz", timeout=60) for _ in range(turns.THREADS)]
+        try:
+            eventually(lambda: asked)
+            assert STATUS["api"](url, acme).status_code == 200
+            time.sleep(1)
+            assert len(asked) == 1
+        finally:
+            held.set()
+        assert {one.result(60).status_code for one in ready} == {200}
+        assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
+        assert len(asked) == 2
 
 
 def test_mcp_opens_no_stream(here: Sandbox) -> None:

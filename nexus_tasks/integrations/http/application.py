@@ -81,6 +81,7 @@ def api(nexus: Nexus | None = None, checker: TokenChecker | None = None, visit: 
         lifespan=lifespan,
     )
     app.state.nexus, app.state.visit = nexus, visit
+    app.state.readiness = None  # the check of `/readyz` that runs, or ran last
     openapi.install(app)
     errors.install(app)
     slots.install(app)

@@ -24,7 +24,11 @@ async def livez() -> Response:
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """Ask Postgres and Redis. The answer is 503 when one of them does not answer."""
-    return _page(await asyncio.to_thread(_faults, request.app.state.nexus.deployment))
+    state = request.app.state
+    # All who ask meanwhile get the same answer. Otherwise strangers could take every thread while a server is silent.
+    if state.readiness is None or state.readiness.done():
+        state.readiness = asyncio.ensure_future(asyncio.to_thread(_faults, state.nexus.deployment))
+    return _page(await asyncio.shield(state.readiness))
 
 
 def _faults(deployment: Deployment) -> list[str]:
