@@ -44,7 +44,7 @@ def parse(text: str, answer: type[AnswerT]) -> AnswerT:
 
 def _parse(text: str, answer: type[AnswerT]) -> AnswerT:
     try:
-        # strict=False accepts raw control characters in strings, and _clean removes them.
+        # strict=False accepts raw control characters in strings, and clean removes them.
         value = json.loads(text, strict=False)
     except ValueError as error:
         return _among(text, answer, error)
@@ -107,7 +107,7 @@ def _loaded(text: str) -> Any:
 
 
 def _fit(value: Any, answer: type[AnswerT]) -> AnswerT:
-    value = _clean(value)
+    value = clean(value)
     required = [name for name, field in answer.model_fields.items() if field.is_required()]
     if isinstance(value, list) and len(required) == 1:
         value = {required[0]: value}
@@ -128,13 +128,14 @@ def _remove(value: Any, place: tuple[Any, ...]) -> None:
     del value[place[-1]]
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
+    """``value``, which was read from JSON, without the characters in its texts that Postgres cannot store."""
     if isinstance(value, str):
         return _UNWANTED.sub("", value)
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [clean(item) for item in value]
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {clean(key): clean(item) for key, item in value.items()}
     return value
 
 

@@ -329,6 +329,10 @@ STRANGE: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
         unlike(lines, content=[None, *lines[0]["result"]["message"]["content"]]),
         *lines[1:],
     ],
+    "a character that Postgres cannot store": lambda lines: [
+        unlike(lines, content=[{"type": "text", "text": '{"short": "a\x00", "long": "\ud800"}'}]),
+        *lines[1:],
+    ],
     "tokens that no column holds": lambda lines: [
         unlike(lines, usage={"input_tokens": -5, "output_tokens": 10**30}),
         *lines[1:],
@@ -584,12 +588,22 @@ def test_a_paused_kind_keeps_no_request_from_going_live(here: Sandbox, slow: Sta
     assert nothing_is_left(here)
 
 
-def test_a_400_while_polling_does_not_mean_that_the_batch_is_unknown(here: Sandbox, slow: StandIn) -> None:
+PAGES = {
+    "a request that is refused": faults.status(400, "invalid_request_error", "try another day"),
+    "a gateway that finds nothing": faults.status(404, "", "", body="<html>no backend</html>"),
+    "a page of a gateway": faults.Fault(name="page", status=203, body="<html>Sign in</html>"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_answer_while_polling_does_not_mean_that_the_batch_is_unknown(
+    here: Sandbox, slow: StandIn, page: str
+) -> None:
     dream(*SESSIONS)
     run()
     slow.end_batches()
     for verb in ("get", "results"):
-        slow.batch_faults = {verb: faults.status(400, "invalid_request_error", "try another day")}
+        slow.batch_faults = {verb: PAGES[page]}
         later(here)
         assert (digested(here), reasons()) == (0, {"digest_session": "batch", "submit_batch": "batch"})
     assert here.sql("SELECT 1 FROM dead_letters") == []

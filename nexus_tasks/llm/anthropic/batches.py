@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nexus_tasks.errors import Transient
+from nexus_tasks.llm.answer_json import clean
 from nexus_tasks.llm.anthropic.client import ClaudeClient
 from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.anthropic.messages import USUAL, completion, is_message, request_params, usage_of
@@ -74,7 +75,7 @@ class AnthropicBatchProvider:
             message = found if is_message(found) else None  # an item that failed has none
             yield BatchItemResult(
                 custom_id=str(getattr(line, "custom_id", "")),
-                message=message.model_dump(mode="json", warnings=False) if message else None,
+                message=clean(message.model_dump(mode="json", warnings=False)) if message else None,
                 usage=usage_of(message) if message else Usage(),
             )
 
@@ -124,6 +125,12 @@ def _status(batch_id: str, client: Anthropic) -> str | None:
     import anthropic
 
     try:
-        return client.messages.batches.retrieve(batch_id).processing_status
-    except anthropic.NotFoundError:
+        found: object = client.messages.batches.retrieve(batch_id)
+    except anthropic.NotFoundError as error:
+        if error.type != "not_found_error":  # the page of a gateway: the API may know the batch
+            raise
         return None
+    status = getattr(found, "processing_status", None)
+    if not isinstance(status, str):  # such as the page of a gateway, with status 200
+        raise Transient("The Claude API (or a gateway before it) answered with something that is no batch.")
+    return status
