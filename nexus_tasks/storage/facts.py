@@ -87,6 +87,9 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
     on the order of the derivations. Each draft supports the fact independently, so a fact has the highest standing of
     its drafts.
 
+    A draft is left out when its messages alone have made the same fact before, and that fact has ended. Such messages
+    are derived again after an erasure. What was superseded or corrected since does not hold again because of that.
+
     Args:
         perspectives: subject → perspective. The caller has locked the perspectives.
         drafts: the facts to store. Several drafts may be the same fact.
@@ -99,7 +102,8 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
     owners = {row.id: row for row in perspectives.values()}
     namespace_id = next(iter(owners.values())).namespace_id
     existing = _existing(tx, namespace_id, list(groups))
-    fresh = {where: group for where, group in groups.items() if where not in existing}
+    fresh = _unsaid(tx, {where: group for where, group in groups.items() if where not in existing})
+    groups = {where: fresh.get(where, group) for where, group in groups.items() if where in existing or where in fresh}
     ids = dict(zip(fresh, _insert(tx, owners, fresh), strict=True)) if fresh else {}
     ids |= {where: memory.id for where, memory in existing.items()}
     edges = [(ids[where], source) for where, group in groups.items() for draft in group for source in draft.sources]
@@ -140,6 +144,33 @@ def _existing(
     }
     found = {(perspective, key): _Existing(*row) for perspective, key, *row in tx.execute(_EXISTING, values)}
     return {where: found[where] for where in wanted if where in found}
+
+
+_ENDED = text(
+    """
+    SELECT m.perspective_id, m.content_key, e.source_id
+    FROM evidence AS e JOIN memories AS m ON m.id = e.memory_id
+    WHERE e.source_id = ANY(CAST(:sources AS bigint[])) AND e.role = 'derived_from'
+      AND m.level = 'explicit' AND m.valid_to IS NOT NULL
+    """
+)
+
+
+def _unsaid(
+    tx: Transaction, groups: Mapping[tuple[int, str], list[FactDraft]]
+) -> dict[tuple[int, str], list[FactDraft]]:
+    """The drafts that are no facts which have ended and rest on the drafts' messages."""
+    sources = {source for group in groups.values() for draft in group for source in draft.sources}
+    if not sources:
+        return {}
+    said: dict[tuple[int, str], set[int]] = {}
+    for perspective_id, key, source in tx.execute(_ENDED, {"sources": sorted(sources)}):
+        said.setdefault((perspective_id, key), set()).add(source)
+    left = {
+        where: [draft for draft in group if not said.get(where, set()).issuperset(draft.sources)]
+        for where, group in groups.items()
+    }
+    return {where: group for where, group in left.items() if group}
 
 
 MOST_WORDINGS = 500  # chosen by hand: an agent repeats what it was shown, and that is seldom old

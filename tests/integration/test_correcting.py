@@ -185,6 +185,26 @@ def test_erasing_a_correction_lets_the_old_fact_hold_again() -> None:
     assert [fact.id for fact in facts()] == [old]
 
 
+def test_a_corrected_fact_does_not_come_back_when_its_message_is_derived_again(claude: Any, standin: StandIn) -> None:
+    """An erasure of another message asks for that."""
+    claude(NEXUS_REFLECT_MIN_NEW="1000")
+    first, second = say("My boat is red and wooden.", f"{PEANUTS} My boat is red.")
+    boat = ("Ann has a red wooden boat.", [first, second])
+    standin.answer("derive", answers(boat, (PEANUTS, [second])))
+    work("derive_memory")
+    wrong = next(fact for fact in facts() if fact.content == PEANUTS)
+    right = Nexus().revise(NAMESPACE, wrong.id, WALNUTS)
+    standin.answer("derive", answers(("Ann has a red boat.", [second]), (PEANUTS, [second])))
+    Nexus().forget(NAMESPACE, memory_id=first)
+    [done] = work("derive_memory")
+    assert (done["status"], done["facts"], done["reinforced"]) == ("completed", 1, 0)
+    assert [fact.content for fact in facts()] == [right.content, "Ann has a red boat."]
+    [again] = say(PEANUTS, session="later")
+    standin.answer("derive", answers((PEANUTS, [again])))
+    work("derive_memory")
+    assert PEANUTS in [fact.content for fact in facts()], "it was said again"
+
+
 def test_conclusions_from_a_revised_fact_end_and_secrets_are_replaced(claude: Any, standin: StandIn) -> None:
     here = claude()
     ids = know("I run on Mondays.", "I run on Tuesdays.", "I run on Fridays.")
