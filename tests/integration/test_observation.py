@@ -16,7 +16,8 @@ from nexus_tasks import Nexus
 from nexus_tasks.cli.main import app
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import InvalidInput
+from nexus_tasks.errors import InvalidInput, Permanent
+from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import observation
@@ -157,7 +158,10 @@ def test_a_read_never_fails_because_observation_did() -> None:
     assert len(block.sections[-1].ids) == 60
     assert "behind" in block.notes[0]
     [job] = [job for job in Nexus().jobs(namespace=NAMESPACE, limit=1_000) if job.kind == "observe_session"]
-    Nexus().drop_job(job.id)
+    claim = ClaimIndex(engine.claims).find(job.id)
+    assert claim is not None
+    engine.storage.dead_letter(claim, Permanent("never"))
+    engine.claims.drop(claim.key)
     block = read()
     assert "gave up" in block.notes[0]
     assert len(block.sections[-1].ids) == 60
