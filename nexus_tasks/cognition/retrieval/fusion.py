@@ -4,7 +4,7 @@
             + 1.5 if the question names the author or subject
             + 1 if the memory is of the time that the question names
             + 2 if the memory contains a whole identifier of the question
-            + 0.4 · the session's best + 0.3 · standardised(the session's words)
+            + 0.4 · the session's best + 0.2 · standardised(the session's words)
             + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
@@ -55,7 +55,7 @@ WORDS_PER_TOKEN = 0.75  # words are counted by the estimated tokens (characters 
 SOURCE_SHARE = 0.5  # the share of its sources' score that a fact gets
 NAMED_BONUS, TIME_BONUS, IDENTIFIER_BONUS = 1.5, 1.0, 2.0  # in standard deviations
 SESSION_SHARE, SESSION_BEST = 0.4, 2
-SESSION_WORDS_SHARE = 0.3
+SESSION_WORDS_SHARE = 0.2
 # The weights of vectors beside words. Hashed vectors know little that words do not know.
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
 CONFIDENCE_WEIGHT = 0.05  # chosen by hand, not measured: it decides between almost equal scores
