@@ -162,8 +162,8 @@ class _Filling:
 
     def _message(self, row: ContextRow, allowance: float) -> bool:
         facts, heir = self.fitting.told_by.get(row.id, ()), self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
-        if row.unread and heir is not None:
-            self._fact(heir, self.facts.block.max_tokens)
+        if row.unread and heir is not None and self._fact(heir, allowance):
+            return True
         if row.unread or (not facts and heir is None and self.messages.is_too_long(row, allowance)):
             return False
         words = self._words(row)
@@ -171,8 +171,8 @@ class _Filling:
             return True
         if heir is not None:
             # What holds now comes before what held earlier. Without room for both, only what holds now is shown.
-            if not self._fact(heir, self.facts.block.max_tokens):
-                return True
+            if not self._fact(heir, allowance):
+                return False
             told = [heir.id, *self.fitting.sources.get(heir.id, ())]
             row = row._replace(later=f" (later: [m{next((i for i in told if i in self.shown), heir.id)}])")
         elif fact := next((one for one in facts if _covers(self._words(self.fitting.rows[one]), words)), None):
