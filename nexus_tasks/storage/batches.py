@@ -280,13 +280,14 @@ def close_batch(tx: Transaction, batch_id: int) -> None:
 
 
 # --- the outbox of submit_batch, and erasure --------------------------------------------------------------------------
-def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
+def wanted(tx: Transaction, after: int, limit: int, *, job: str) -> list[tuple[int, str]]:
     """At most ``limit`` namespaces with queued or submitted requests, as (namespace id, name), in the order of ids.
 
     A namespace whose job is a dead letter is left out, until an operator retries or drops the letter.
 
     Args:
         after: only namespaces whose id is above this id.
+        job: the kind of the job.
     """
     waiting = (
         select(BatchRequest.id)
@@ -297,7 +298,7 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
         select(DeadLetter.id)
         .where(
             DeadLetter.namespace_id == Namespace.id,
-            DeadLetter.kind == "submit_batch",
+            DeadLetter.kind == job,
             DeadLetter.resolution.is_(None),
         )
         .exists()

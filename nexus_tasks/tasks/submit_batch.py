@@ -5,6 +5,7 @@ A message batch is a set of model requests that is sent together at half the pri
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from nexus_tasks.cognition import message_batches
@@ -32,7 +33,7 @@ class SubmitBatch(Arguments):
 @job(
     arguments=SubmitBatch,
     queue="maintenance",
-    outbox=of_rows(SubmitBatch, batches.wanted),
+    outbox=of_rows(SubmitBatch, partial(batches.wanted, job="submit_batch")),
     probe=probe_model,
     live_ends_wait=BATCH,
 )
