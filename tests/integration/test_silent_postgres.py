@@ -108,7 +108,9 @@ def test_a_pool_that_is_in_use_to_the_last_connection_is_a_passing_fault(here: S
 
 @pytest.mark.parametrize(("pool", "size"), [(ThreadPool, 36), (ProcessPool, 10)])
 def test_the_pool_of_a_worker_fits_its_threads(here: Sandbox, pool: type, size: int) -> None:
-    worker = SimpleNamespace(app=here.deployment.app, pool_cls=pool, max_concurrency=None, concurrency=32)
+    worker = SimpleNamespace(
+        app=here.deployment.app, pool_cls=pool, max_concurrency=None, concurrency=32, autoscale=None
+    )
     DatabasePoolStep(worker)
     assert here.deployment.database.engine.pool.size() == size  # type: ignore[attr-defined]
 

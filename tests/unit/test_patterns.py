@@ -120,5 +120,5 @@ def test_a_message_of_300_kilobytes_is_scanned_in_seconds(unit: str) -> None:
     scrub(text)
     _without_logs(text)
     _names_memory(text)
-    text_of(SimpleNamespace(role="user", content=text, tool_calls=()))  # type: ignore[arg-type]
+    text_of(SimpleNamespace(role="user", content=text, tool_calls=(), expires_at=None))  # type: ignore[arg-type]
     assert time.process_time() - began < 6
