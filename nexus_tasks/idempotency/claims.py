@@ -364,7 +364,7 @@ class Claims:
                 if time.monotonic() >= deadline:
                     log.warning("Redis has not written its file anew within %.0f s.", within)
                     return
-                time.sleep(0.05)
+                time.sleep(0.05)  # Redis does not tell when it has finished
 
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
         """Keep the sweep from sending messages again that this worker has received and has not begun.

@@ -234,6 +234,14 @@ def test_a_question_keeps_its_place_when_its_client_goes(here: Sandbox, monkeypa
         eventually(lambda: httpx2.post(url, json=asked, headers=streaming, timeout=60).status_code == 200, within=30)
 
 
+def ask_for_export(slow: socket.socket, port: int, token: str) -> None:
+    """Send the request on a connection that takes few bytes at a time."""
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    slow.settimeout(30)
+    slow.connect((LOOPBACK, port))
+    slow.sendall(f"GET /v1/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+
+
 def test_an_export_that_a_reader_holds_up_leaves_no_thread_and_no_connection(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,10 +253,7 @@ def test_an_export_that_a_reader_holds_up_leaves_no_thread_and_no_connection(
     gc.disable()  # the collector also ends such a thread, in a server after hours or never
     try:
         with serving("api", here) as (port, [acme, _]), socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            slow.settimeout(30)
-            slow.connect((LOOPBACK, port))
-            slow.sendall(f"GET /v1/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {acme}\r\n\r\n".encode())
+            ask_for_export(slow, port, acme)
             assert slow.recv(1_000).startswith(b"HTTP/1.1 200 ")
             eventually(lambda: pool.checkedout() == 1, within=20)
             eventually(lambda: pool.checkedout() == 0, within=20)
@@ -264,10 +269,7 @@ def test_a_reader_that_takes_little_at_a_time_is_cut_off(here: Sandbox, monkeypa
     nexus.create_namespace("acme", scrub=False)  # which would take seconds
     nexus.ingest("acme", "log", [{"content": f"{n} {'x ' * 450_000}"} for n in range(20)], observers=[])
     with serving("api", here) as (port, [acme, _]), socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        slow.settimeout(30)
-        slow.connect((LOOPBACK, port))
-        slow.sendall(f"GET /v1/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {acme}\r\n\r\n".encode())
+        ask_for_export(slow, port, acme)
         assert slow.recv(1_000).startswith(b"HTTP/1.1 200 ")
         pool: Any = here.deployment.database.engine.pool
         eventually(lambda: pool.checkedout() == 1, within=20)

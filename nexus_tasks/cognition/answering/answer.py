@@ -87,7 +87,7 @@ class _Heard:
             return
         try:
             self._on_sentence(sentence)
-        except Exception as error:
+        except Exception as error:  # the caller's function may raise anything; it is raised after the reply
             self._error = error
 
     def raise_error(self) -> None:

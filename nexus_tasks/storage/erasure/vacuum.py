@@ -96,7 +96,7 @@ def _older_have_ended(database: Database) -> bool:
             while connection.scalar(_OLDER, {"since": since}):
                 if time.monotonic() >= deadline:
                     return False
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_LOOK_EVERY)  # Postgres does not tell when another transaction ends
             return True
     except Transient:
         return False
