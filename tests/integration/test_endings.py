@@ -229,8 +229,11 @@ def test_a_cold_shutdown_counts_no_failure(quick: Sandbox, pool: str, signals: t
 def test_a_worker_whose_interpreter_is_blocked_ends_and_counts_a_crash(quick: Sandbox, told: bool) -> None:
     """No thread of it can run, and none handles a signal."""
     worker = start(quick, concurrency=4)
-    asked = [play.delay(name="neighbour", plan=("hold", "ok")), play.delay(name="a", plan=("block", "ok"))]
-    eventually(lambda: runs(name="neighbour") and runs())
+    asked = [play.delay(name="neighbour", plan=("hold", "ok"))]
+    # It has begun before the other blocks the interpreter, which no later start survives.
+    eventually(lambda: runs(name="neighbour"))
+    asked.append(play.delay(name="a", plan=("block", "ok")))
+    eventually(runs)
     if told:
         worker.process.terminate()
     assert ended(worker, within=1 + 10 + 5) == 1
