@@ -161,13 +161,11 @@ def _unsaid(
 ) -> dict[tuple[int, str], list[FactDraft]]:
     """The drafts that are no facts which have ended and rest on the drafts' messages."""
     sources = {source for group in groups.values() for draft in group for source in draft.sources}
-    if not sources:
-        return {}
     said: dict[tuple[int, str], set[int]] = {}
     for perspective_id, key, source in tx.execute(_ENDED, {"sources": sorted(sources)}):
         said.setdefault((perspective_id, key), set()).add(source)
     left = {
-        where: [draft for draft in group if not said.get(where, set()).issuperset(draft.sources)]
+        where: [one for one in group if not (one.sources and said.get(where, set()).issuperset(one.sources))]
         for where, group in groups.items()
     }
     return {where: group for where, group in left.items() if group}

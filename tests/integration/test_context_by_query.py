@@ -15,6 +15,7 @@ from nexus_tasks.cognition.retrieval.search import FEW
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, perspectives
+from nexus_tasks.storage.searching import query_stats, upkeep
 from nexus_tasks.types import ContextBlock
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.reflecting import judge, know, relation, run
@@ -232,7 +233,7 @@ def test_the_openai_form_is_a_message_of_the_user() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("unindexed", "share"), [(0, 2), (5_000, 1)])
-def test_a_large_namespace_gives_half_as_many_candidates(
+def test_a_namespace_with_a_vector_index_gives_half_as_many_candidates(
     monkeypatch: pytest.MonkeyPatch, unindexed: int, share: int
 ) -> None:
     pools = []
@@ -243,9 +244,11 @@ def test_a_large_namespace_gives_half_as_many_candidates(
         return found(*given, pool=pool, **options)
 
     monkeypatch.setattr(search_module, "find_candidates", noted)
-    monkeypatch.setattr(search_module, "MOST_UNINDEXED", unindexed)
+    for module in (query_stats, upkeep):
+        monkeypatch.setattr(module, "MOST_UNINDEXED", unindexed)
     say({"content": "I am allergic to kiwi.", "author": "ann", "occurred_at": NOON})
     work("derive_memory")
+    upkeep.run(default_deployment().database)
     block = context("What is ann allergic to?", max_tokens=2_000)
     assert "kiwi" in block.text
     assert pools == [2 * (2_000 // LINE_TOKENS) // share + 20 // share]

@@ -155,17 +155,23 @@ def bm25(question: Sequence[str], one: str, every: Sequence[str]) -> float:
 def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MOST_UNINDEXED", 20)
+    for module in (query_stats, upkeep):
+        monkeypatch.setattr(module, "MOST_UNINDEXED", 20)
     say(*(f"tea number {i}" for i in range(30)), end=True)
     say("milk", namespace="small")
     work("derive_memory")
     before = answers()
+    assert not known("tea").indexed  # there are many vectors, and no index yet
     done = upkeep.run(default_deployment().database)
     assert len(done.indexed) == 1
     assert done.dropped == ()
     assert upkeep.run(default_deployment().database) == upkeep.Upkeep()
     assert done.indexed[0] in plan_of_the_nearest()
+    assert known("tea").indexed
     assert answers() == before
+    here.sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = to_regclass(:name)", name=done.indexed[0])
+    assert not known("tea").indexed  # it is being built, or its building was interrupted
+    here.sql("UPDATE pg_index SET indisvalid = true WHERE indexrelid = to_regclass(:name)", name=done.indexed[0])
     here.sql("DELETE FROM memories WHERE level = 'raw' OR id > 25")
     assert upkeep.run(default_deployment().database).dropped == done.indexed
     here.sql(f"CREATE INDEX {done.indexed[0]} ON embeddings (model)")

@@ -32,7 +32,7 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 def opening(*memories: int, of: int = 100_000) -> QueryStats:
     """A question whose words (with keys 1, 2, …) are in so many memories each."""
     words = tuple(Word(key=key, memories=n) for key, n in enumerate(memories, 1))
-    return QueryStats(words=words, memories=of, mean_length=10.0, vectors=0, narrow=False)
+    return QueryStats(words=words, memories=of, mean_length=10.0, vectors=0, indexed=False, narrow=False)
 
 
 def candidate(number: int, **fields: Any) -> Candidate:
@@ -74,7 +74,7 @@ def test_the_rarest_words_find_within_the_bound_and_the_others_only_score() -> N
 
 def test_names_of_authors_are_left_out_unless_nothing_else_is_asked() -> None:
     name, other = Word(key=1, memories=9, names=True), Word(key=2, memories=90)
-    asked = QueryStats(words=(name, other), memories=1_000, mean_length=10.0, vectors=0, narrow=False)
+    asked = QueryStats(words=(name, other), memories=1_000, mean_length=10.0, vectors=0, indexed=False, narrow=False)
     assert [word.key for word in weigh_words(asked)] == [2]
     assert [word.key for word in weigh_words(replace(asked, words=(name,)))] == [1]
 

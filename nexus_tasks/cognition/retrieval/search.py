@@ -21,7 +21,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import Candidate, VectorScan, WeightedWord, find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
 from nexus_tasks.storage.searching.identifiers import having, identifiers_of
-from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, QueryStats, read_query_stats
+from nexus_tasks.storage.searching.query_stats import QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Citation, Recall, Recalls, clean_text, standing_named
 
@@ -109,9 +109,9 @@ def ranking(
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
 
     Args:
-        pool: the number of candidates to take by words, and again by vectors, in a namespace of more than 5,000
-            vectors. ``None`` means ``limit``. Smaller namespaces always take ``limit``. At least :data:`POOL` are
-            taken. Neighbours of messages come in addition.
+        pool: the number of candidates to take by words, and again by vectors, in a namespace whose vectors have an
+            index. ``None`` means ``limit``. Other namespaces always take ``limit``. At least :data:`POOL` are taken.
+            Neighbours of messages come in addition.
         narrow: whether few memories pass the filter. ``None`` means that the search counts them, if the filter has a
             subject or a session.
     """
@@ -126,7 +126,7 @@ def ranking(
     known = read_query_stats(tx, within, question, model, narrow=narrow)
     if not any(map(_means_something, question)):
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
-    way: VectorScan = "narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all"
+    way: VectorScan = "narrow" if known.narrow else "indexed" if known.indexed else "all"
     words = weigh_words(known)
     found = find_candidates(
         tx,

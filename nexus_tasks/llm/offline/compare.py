@@ -91,6 +91,8 @@ def _changed_value(one: Reading, other: Reading) -> str:
         return ""
     kind = kinds[0]
     moved = kind in one.target or kind in other.target
+    if kind == "number" and not moved and one.numbers > 1 and other.numbers > 1:
+        return ""  # "Thing 1 is on shelf 1" and "thing 2 is on shelf 2": the first number says which thing it is.
     if not moved and not one.updated and not other.updated and (one.past or other.past):
         return ""  # These are two events, not one thing that changed.
     shared, smaller = one.content & other.content, min(len(one.content), len(other.content))

@@ -73,11 +73,12 @@ class Reading:
     key: str  # the result of text.content_key: two facts with the same words in the same order have the same key
     content: Words  # the content words, except negations, markers of change and closed-class values
     slots: Mapping[str, Words]  # the closed-class values, by class
+    numbers: int  # how many times the fact names a number
     markers: Words  # words for persons, times, conditions and directions (see text.meaning_markers)
     denied: Words  # the words that a negation denies
     replaced: Words  # the words and closed-class values of X in "instead of X" or "switched from X to Y"
     switched: bool  # whether "from" follows directly on the verb: "switched from X", but not "moved the meeting from X"
-    target: Mapping[str, Words]  # the closed-class values to which something was moved, by class
+    target: Words  # the classes of the closed-class values to which something was moved
     updated: bool  # whether the fact says that it is about the present
     habit: bool  # whether the fact is about a habit or liking of its speaker
     past: bool  # whether the fact is about a past event
@@ -94,16 +95,17 @@ def read_fact(text: str) -> Reading:
     plain = _IDIOM.sub(" ", text.replace("’", "'"))
     replaced = " ".join(match["one"] or match["two"] for match in _REPLACED.finditer(plain))
     claim = _ENDED.sub(" not ", _MARKER.sub(" ", _REPLACED.sub(" ", plain)))
-    rest, slots = take_slots(claim)
+    rest, values = take_slots(claim)
     return Reading(
         key=content_key(text),
         content=_content(rest) - _CHANGE_STEMS,
-        slots=slots,
+        slots={kind: frozenset(named) for kind, named in values.items()},
+        numbers=len(values.get("number", ())),
         markers=frozenset(meaning_markers(claim)),
         denied=frozenset(_denied(claim)),
         replaced=_values(replaced),
         switched=bool(_SWITCHED.search(plain)),
-        target=take_slots(" ".join(match["target"] for match in _TARGET.finditer(plain)))[1],
+        target=frozenset(take_slots(" ".join(match["target"] for match in _TARGET.finditer(plain)))[1]),
         updated=bool(_UPDATED.search(plain)),
         habit=bool(_HABIT.search(claim)),
         past=bool(_PAST.search(claim)),

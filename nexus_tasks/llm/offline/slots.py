@@ -73,14 +73,14 @@ _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...
 )
 
 
-def take_slots(text: str) -> tuple[str, Mapping[str, frozenset[str]]]:
-    """``text`` without its closed-class values, and the values by class.
+def take_slots(text: str) -> tuple[str, Mapping[str, list[str]]]:
+    """``text`` without its closed-class values, and the values by class, in the order of the text.
 
-    Each value has one spelling, for example "17:00" for "5 pm".
+    Each value has one spelling, for example "17:00" for "5 pm". A value that the text names twice is there twice.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    found: dict[str, list[str]] = defaultdict(list)
     for kind, pattern, normal in _CLASSES:
         for match in pattern.finditer(text):
-            found[kind].add(normal(match))
+            found[kind].append(normal(match))
         text = pattern.sub(" ", text)
-    return text, {kind: frozenset(values) for kind, values in found.items()}
+    return text, dict(found)

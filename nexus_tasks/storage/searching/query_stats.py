@@ -14,6 +14,7 @@ from sqlalchemy import TextClause, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
+from nexus_tasks.storage.searching.vectors import index_name
 from nexus_tasks.text import STOP_WORDS
 
 _NAME = re.compile(r"[^\W_]++(?:['’.\-][^\W_]++)*+")
@@ -22,8 +23,8 @@ MOST_WORDS = 32  # a search uses at most this many words of a question, and igno
 # memories contain, the search reads the exact number that upkeep has stored. Until upkeep has counted the word, the
 # search scores it as a word in 5,001 memories.
 MOST_COUNTED = 5_000
-# A namespace with more vectors than this number gets a vector index. With fewer vectors, a search compares each vector,
-# because that is exact and as fast as an index.
+# A namespace with more vectors than this number gets a vector index. With fewer vectors, and until upkeep has built the
+# index, a search compares each vector. With fewer vectors that is exact and as fast as an index.
 MOST_UNINDEXED = 5_000
 NARROW = 2_000  # a search is narrow when at most this many memories pass the filter
 
@@ -45,14 +46,16 @@ class QueryStats:
     """The words of a question, also those that no memory contains, and the totals of its namespace.
 
     ``memories`` and ``vectors`` count all memories and vectors of the namespace. ``mean_length`` is the mean number of
-    words of a memory. ``narrow`` is true when the filter has a subject or a session, and at most ``NARROW`` memories
-    pass the filter. ``named`` are the authors and subjects that the question names.
+    words of a memory. ``indexed`` is true when there are more than ``MOST_UNINDEXED`` vectors and they have an index.
+    ``narrow`` is true when the filter has a subject or a session, and at most ``NARROW`` memories pass the filter.
+    ``named`` are the authors and subjects that the question names.
     """
 
     words: tuple[Word, ...]
     memories: int
     mean_length: float
     vectors: int
+    indexed: bool
     narrow: bool
     named: tuple[str, ...] = ()
 
@@ -70,15 +73,22 @@ def read_query_stats(
     The words are stems of the namespace's language, or of the question's where the namespace names none. Stop words are
     left out. With ``narrow`` the caller knows whether few memories pass the filter, and they are not counted.
     """
-    memories, length, vectors, members, words, named = tx.execute(
+    memories, length, vectors, indexed, members, words, named = tx.execute(
         _statement(scope.both if scope.narrow and narrow is None else None),
-        {**scope.values, "question": question, "model": model, "names": possible_names(question)},
+        {
+            **scope.values,
+            "question": question,
+            "model": model,
+            "index": index_name(scope.values["namespace_id"], model),
+            "names": possible_names(question),
+        },
     ).one()
     return QueryStats(
         words=tuple(Word(key=key, memories=n, names=bool(names)) for key, n, names in words or ()),
         memories=int(memories),
         mean_length=float(length) / max(int(memories), 1),
         vectors=int(vectors),
+        indexed=bool(indexed) and vectors > MOST_UNINDEXED,
         narrow=scope.narrow and members <= NARROW if narrow is None else narrow,
         named=tuple(named or ()),
     )
@@ -112,7 +122,9 @@ def _statement(members: str | None) -> TextClause:
             SELECT name FROM unnest(CAST(:names AS text[])) AS name
             WHERE EXISTS (SELECT FROM memories AS m WHERE m.namespace_id = :namespace_id AND m.author = name)
         )
-        SELECT totals.memories, totals.length, totals.vectors, {counted}, asked.words,
+        SELECT totals.memories, totals.length, totals.vectors,
+               EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:index) AND indisvalid),
+               {counted}, asked.words,
                (SELECT array_agg(name) FROM named)
         FROM (
             SELECT coalesce(sum(count) FILTER (WHERE model = ''), 0) AS memories,

@@ -7,7 +7,6 @@ advisory lock of Postgres lets one process at a time do the upkeep. Other proces
 from __future__ import annotations
 
 import time
-import zlib
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, text
 from nexus_tasks.storage import statistics
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
-from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition
+from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition, index_name
 
 # An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
 BUILD_MEMORY = "512MB"
@@ -240,7 +239,7 @@ def _large(connection: Connection, most: int) -> dict[str, str]:
         {"most": most},
     )
     return {
-        f"ix_vectors_{namespace_id}_{zlib.crc32(model.encode()):08x}": hnsw_definition(namespace_id, model, dimensions)
+        index_name(namespace_id, model): hnsw_definition(namespace_id, model, dimensions)
         for namespace_id, model, dimensions in rows
         if dimensions <= MOST_DIMENSIONS
     }

@@ -7,6 +7,8 @@ the comparison.
 
 from __future__ import annotations
 
+import zlib
+
 from nexus_tasks.embeddings.base import Vectors
 
 MOST_DIMENSIONS = 4_000  # pgvector's limit for an HNSW index of half floats
@@ -37,6 +39,11 @@ def distance(dimensions: int, *, indexed: bool) -> str:
         return f"e.vector <=> (SELECT CAST(:vector AS vector({int(dimensions)})))"
     kind = f"halfvec({int(dimensions)})"
     return f"CAST(e.vector AS {kind}) <=> CAST(:vector AS {kind})"
+
+
+def index_name(namespace_id: int, model: str) -> str:
+    """The name of the HNSW index of a namespace's vectors of a model."""
+    return f"ix_vectors_{int(namespace_id)}_{zlib.crc32(model.encode()):08x}"
 
 
 def hnsw_definition(namespace_id: int, model: str, dimensions: int) -> str:
