@@ -1,8 +1,8 @@
 """Always-on memory for AI agents, as a Celery application.
 
-The public modules are this one, :mod:`nexus_tasks.jobs` and :mod:`nexus_tasks.errors`. Every other module may change
-without notice. Each name below is imported at its first use, so ``import nexus_tasks`` loads no other module of the
-package and starts nothing.
+The public modules are this one, :mod:`nexus_tasks.jobs`, :mod:`nexus_tasks.types` and :mod:`nexus_tasks.errors`. Every
+other module may change without notice. Each name below is imported at its first use, so ``import nexus_tasks`` loads no
+other module of the package and starts nothing.
 """
 
 from __future__ import annotations
