@@ -1222,7 +1222,7 @@ class Nexus:
         scopes: Sequence[TokenScope] = ("read",),
         expires_at: datetime | None = None,
     ) -> NewToken:
-        """Make an access token for one namespace. MCP over HTTP takes it.
+        """Make an access token for one namespace. MCP over HTTP and the HTTP API take it.
 
         The secret in the token has 256 random bits. The database contains only a SHA-256 of the secret, so no later
         call can return it.
@@ -1230,7 +1230,8 @@ class Nexus:
         Args:
             namespace: the namespace. The token gives access to no other one.
             name: a name for people. A namespace has at most one valid token of a name.
-            scopes: what the token may do: ``read`` (search and read), ``write`` (store messages) and ``erase``.
+            scopes: what the token may do: ``read``, ``write`` (store messages, and with ``read`` also correct) and
+                ``erase``.
             expires_at: the end of its validity, by Postgres' clock. A naive time means UTC. Default: it has no end.
 
         Raises:
@@ -1352,14 +1353,14 @@ class Nexus:
         limit: int = 100,
         offset: int = 0,
     ) -> list[AuditEntry]:
-        """Read the audit log, newest first: erasures, exports, changes of tokens, and uses of tokens.
+        """Read the audit log, newest first: erasures, exports, corrections, changes of webhooks, and tokens.
 
         An entry contains no content and no secret. Entries are never deleted. They outlive the erasure of a namespace.
 
         Args:
             namespace: only entries of this namespace, which need not exist any more. Default: all entries.
-            action: only entries of this action, such as ``erase.session``, or of these actions: ``erase``, ``export``
-                or ``token``. :class:`AuditEntry` lists the actions.
+            action: only entries of this action, such as ``erase.session``, or of this group, such as ``erase``.
+                :class:`AuditEntry` lists the actions.
             since: only entries of this time or later. A naive time means UTC.
             until: only entries before this time.
             limit: the largest number of entries, at most 1,000.

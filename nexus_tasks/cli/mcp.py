@@ -31,7 +31,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serve these tools to an agent: remember, recall, context, digest_session, forget and memory_status."""
+    """Serve memory as tools to an agent that uses the Model Context Protocol, such as remember, recall and forget."""
     start_logging()
     from nexus_tasks.settings import load_settings
     from nexus_tasks.types import check_namespace

@@ -58,7 +58,12 @@ Since = Annotated[
 ]
 Until = Annotated[
     datetime | None,
-    typer.Option("--until", metavar="T", parser=moment, help="Only memories whose text was said before this time."),
+    typer.Option(
+        "--until",
+        metavar="T",
+        parser=moment,
+        help="Only memories of a time before this one: when it happened, if known, else when it was said.",
+    ),
 ]
 AsOf = Annotated[
     datetime | None,

@@ -128,7 +128,7 @@ def audit(
     offset: Offset = 0,
     json: Json = False,
 ) -> None:
-    """Show who erased, exported, changed tokens and used tokens, and when. The newest entry comes first."""
+    """Show who erased, exported, corrected, and changed or used tokens, and when. The newest entry comes first."""
     found = connect().audit(namespace, action=action, since=since, until=until, limit=limit, offset=offset)
     if json:
         emit({"entries": found})

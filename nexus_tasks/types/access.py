@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from nexus_tasks.types.document import Document
 
-# What a token may do: read memories, store messages, erase memories.
+# What a token may do: read memories; store messages, and with `read` also correct memories; erase memories.
 TokenScope = Literal["read", "write", "erase"]
 TOKEN_SCOPES: tuple[str, ...] = get_args(TokenScope)
 
@@ -42,12 +42,12 @@ class AuditEntry(Document):
 
     id: int
     at: datetime
-    # correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.session,
-    # erase.namespace, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke,
+    # correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.moved,
+    # erase.namespace, erase.session, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke,
     # token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
     action: str
     namespace: str | None  # None: a refused request whose token is unknown
-    reason: str  # why a token was refused: unknown, revoked, expired, namespace, or the name of a missing scope
+    reason: str  # why a token was refused: unknown, revoked, expired, namespace, operator, or a missing scope
     actor: str  # operator, worker or token
     token_id: str  # the token that acted or was refused; for token.create and such the changed token
     token_name: str

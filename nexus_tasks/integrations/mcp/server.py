@@ -265,7 +265,7 @@ class Memory:
         self,
         memory_id: Annotated[int | None, Field(ge=1, description="one memory: 17, as in [m17]")] = None,
         session_key: Annotated[str | None, Field(description="one conversation")] = None,
-        everything: Annotated[bool, Field(description="everything; works only on a server for one namespace")] = False,
+        everything: Annotated[bool, Field(description="everything; only where one namespace is served")] = False,
         confirm: Annotated[str | None, Field(description="with `everything`: the namespace's name")] = None,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Forgotten]:
