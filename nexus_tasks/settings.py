@@ -72,7 +72,8 @@ class Settings(BaseSettings):
         description="Postgres connections of a process; unset: 10, or 4 more than a worker's threads if that is more",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "WARNING", description="lowest level of the messages that the command line logs"
+        "WARNING",
+        description="lowest level of the messages that the command line logs; when set, also the worker of `nexus up`",
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="how workers, beat and the command line write their logs: `text` or `json`"
