@@ -43,8 +43,8 @@ class AuditEntry(Document):
     id: int
     at: datetime
     # correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.moved,
-    # erase.namespace, erase.session, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke,
-    # token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
+    # erase.namespace, erase.session, erase.topic, export.begin, export.end, move, token.create, token.rotate,
+    # token.revoke, token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
     action: str
     namespace: str | None  # None: a refused request whose token is unknown
     reason: str  # why a token was refused: unknown, revoked, expired, namespace, operator, or a missing scope

@@ -1219,7 +1219,7 @@ export interface components {
             at: string;
             /**
              * Action
-             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.moved, erase.namespace, erase.session, erase.topic, export.begin, export.end, token.create, token.rotate, token.revoke, token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
+             * @description correct.pin, correct.replace, correct.revise, correct.unpin, erase.expired, erase.memory, erase.moved, erase.namespace, erase.session, erase.topic, export.begin, export.end, move, token.create, token.rotate, token.revoke, token.use, token.refuse, webhook.create, webhook.resume or webhook.delete
              */
             action: string;
             /**
