@@ -29,7 +29,10 @@ def ingest(
     session: Annotated[
         str | None,
         typer.Option(
-            "--session", metavar="KEY", help="The session for lines that name none; default: the file's name."
+            "--session",
+            metavar="KEY",
+            help="The session of lines that name none, or of all messages of a transcript or export; default: their own,"
+            " or the file's name.",
         ),
     ] = None,
     format: Annotated[
