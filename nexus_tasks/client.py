@@ -643,7 +643,8 @@ class Nexus:
             min_standing: only memories that rest on words of at least this standing (see :meth:`search`).
             heard_only: with ``observer``: only messages that this observer heard, and no digest.
             profile: begin with the :meth:`profile` of ``subject``, or without a subject with that of the author with
-                the most recent messages of role ``user``. Default: only when ``subject`` is given.
+                the most recent messages of role ``user``. Default: only when ``subject`` is given. ``observe``
+                leaves the profile out.
             max_tokens: the largest number of tokens, 1 to 1,000,000. Default without ``observe``: 2,000. Default with
                 ``observe``: the whole session (see ``docs/observation.md``). With ``observe`` the oldest part that does
                 not fit is left out.
@@ -654,6 +655,7 @@ class Nexus:
                 ``observer``, ``subject`` and ``min_standing`` need a ``query``.
             count: how tokens are counted. ``estimate`` divides the characters by 4. ``anthropic`` asks Claude over the
                 network, and estimates when Claude does not answer. ``ContextBlock.counted_by`` names the method used.
+                With ``observe``, only ``estimate`` is allowed.
 
         Returns:
             The block. ``str(block)`` is its text.

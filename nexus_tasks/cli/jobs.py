@@ -118,7 +118,8 @@ def retry(
 ) -> None:
     """Run one or many dead letters again. Retrying a dead letter twice queues only one job.
 
-    The counters of attempts begin at 0. The job's force flag and reasons stay.
+    The counters of attempts begin at 0. The job's force flag and reasons stay. With the id of a reflection that is held
+    for review, a job applies its plan.
     """
     _check_selection(job, all_, (namespace, kind, error))
     client = connect()
@@ -154,7 +155,10 @@ def drop(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Drop one or many dead letters or queued jobs. Their work is not done, not even after a flush of Redis."""
+    """Drop one or many dead letters or queued jobs. Their work is not done, not even after a flush of Redis.
+
+    With the id of a reflection that is held for review, its plan is dropped.
+    """
     _check_selection(job, all_, (namespace, kind, status))
     if job is None:
         if not yes and not json and sys.stdin.isatty():

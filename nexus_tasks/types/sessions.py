@@ -16,8 +16,8 @@ class SessionInfo(Document):
     """A session's figures."""
 
     session_key: str
-    messages: int  # number of stored messages; it is also the `seq` of the last message
-    digested_through: int  # the digests cover the messages 1 to this number; 0 without a digest
+    messages: int  # the `seq` of the last message; it does not fall when messages are erased
+    digested_through: int  # the digests cover the messages 1 to this number; 0 before the first digest
     underived: int  # number of (message, observer) pairs whose derivation is still to be done
     open: bool  # False for an ended session; a new message opens the session again
     created_at: datetime

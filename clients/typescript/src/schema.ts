@@ -3538,12 +3538,12 @@ export interface components {
             session_key: string;
             /**
              * Messages
-             * @description number of stored messages; it is also the `seq` of the last message
+             * @description the `seq` of the last message; it does not fall when messages are erased
              */
             messages?: number;
             /**
              * Digested Through
-             * @description the digests cover the messages 1 to this number; 0 without a digest
+             * @description the digests cover the messages 1 to this number; 0 before the first digest
              */
             digested_through: number;
             /**
@@ -3597,12 +3597,12 @@ export interface components {
             session_key: string;
             /**
              * Messages
-             * @description number of stored messages; it is also the `seq` of the last message
+             * @description the `seq` of the last message; it does not fall when messages are erased
              */
             messages?: number;
             /**
              * Digested Through
-             * @description the digests cover the messages 1 to this number; 0 without a digest
+             * @description the digests cover the messages 1 to this number; 0 before the first digest
              */
             digested_through: number;
             /**
