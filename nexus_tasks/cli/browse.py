@@ -14,7 +14,9 @@ from nexus_tasks.cli.serve import http_installed
 
 def browse(
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="The port; 0: a free one.")] = 0,
-    write: Annotated[bool, typer.Option("--write", help="Also correct and erase.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also correct, pin, undo, erase, and replay dead letters.")
+    ] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a web browser.")] = True,
 ) -> None:
     """Look at memories in a web browser, on this machine only.
