@@ -1524,7 +1524,7 @@ export interface components {
         DropManyBody: {
             /**
              * Namespace
-             * @description The namespace (tenant). A token of a namespace may leave it out.
+             * @description Only this namespace. Default: every namespace.
              */
             namespace?: string | null;
             /** Kind */
@@ -3232,7 +3232,7 @@ export interface components {
         RetryManyBody: {
             /**
              * Namespace
-             * @description The namespace (tenant). A token of a namespace may leave it out.
+             * @description Only this namespace. Default: every namespace.
              */
             namespace?: string | null;
             /** Kind */
@@ -5919,7 +5919,7 @@ export interface operations {
     audit: {
         parameters: {
             query?: {
-                /** @description The namespace (tenant). A token of a namespace may leave it out. */
+                /** @description Only this namespace. Default: the token's, and every namespace with the operator's token. */
                 namespace?: string | null;
                 /** @description Such as erase.session, or erase for all erasures. */
                 action?: string | null;
@@ -5959,7 +5959,7 @@ export interface operations {
     spend: {
         parameters: {
             query?: {
-                /** @description The namespace (tenant). A token of a namespace may leave it out. */
+                /** @description Only this namespace. Default: the token's, and every namespace with the operator's token. */
                 namespace?: string | null;
                 /** @description Default: 30 days ago. */
                 since?: string | null;
@@ -5995,7 +5995,7 @@ export interface operations {
     finished_jobs: {
         parameters: {
             query?: {
-                /** @description The namespace (tenant). A token of a namespace may leave it out. */
+                /** @description Only this namespace. Default: the token's, and every namespace with the operator's token. */
                 namespace?: string | null;
                 /** @description Default: a day ago. */
                 since?: string | null;
@@ -6312,7 +6312,7 @@ export interface operations {
     status: {
         parameters: {
             query?: {
-                /** @description The namespace (tenant). A token of a namespace may leave it out. */
+                /** @description Only this namespace. Default: the token's, and every namespace with the operator's token. */
                 namespace?: string | null;
                 /** @description The largest number on the page. */
                 limit?: number;
@@ -6348,7 +6348,7 @@ export interface operations {
     list_jobs: {
         parameters: {
             query?: {
-                /** @description The namespace (tenant). A token of a namespace may leave it out. */
+                /** @description Only this namespace. Default: the token's, and every namespace with the operator's token. */
                 namespace?: string | null;
                 /** @description Such as waiting, running, dead or completed. */
                 status?: string | null;

@@ -10,7 +10,7 @@ from pydantic import Field
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import AuditPage, TokenPage, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Namespace, Offset, Time
+from nexus_tasks.integrations.http.parameters import Body, Entries, Limit, Offset, OneOrAll, Time
 from nexus_tasks.integrations.http.repeats import repeat
 from nexus_tasks.types import NewToken, TokenInfo, TokenScope
 
@@ -73,7 +73,7 @@ async def revoke_token(caller: ChangingOperator, token_id: TokenId, body: NamedS
 @router.get("/audit")
 async def audit(
     caller: Operator,
-    namespace: Namespace = None,
+    namespace: OneOrAll = None,
     action: Annotated[str | None, Query(description="Such as erase.session, or erase for all erasures.")] = None,
     since: Time | None = None,
     until: Time | None = None,

@@ -9,7 +9,7 @@ from fastapi import Query
 from nexus_tasks.integrations.http.caller import Reader, Writer
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import JobPage, RequestedJob, next_offset
-from nexus_tasks.integrations.http.parameters import Body, JobId, Limit, Namespace, Offset
+from nexus_tasks.integrations.http.parameters import Body, JobId, Limit, Offset, OneOrAll
 from nexus_tasks.types import DroppedJob, JobDetails, StatusReport, Urgency
 
 router = routes("jobs")
@@ -24,7 +24,7 @@ class RetryBody(Body):
 @router.get("/status")
 async def status(
     caller: Reader,
-    namespace: Namespace = None,
+    namespace: OneOrAll = None,
     limit: Limit = 20,
     memories: Annotated[bool, Query(description="Whether to count the memories, which reads all of them.")] = True,
 ) -> StatusReport:
@@ -36,7 +36,7 @@ async def status(
 @router.get("/jobs")
 async def list_jobs(
     caller: Reader,
-    namespace: Namespace = None,
+    namespace: OneOrAll = None,
     status: Annotated[str | None, Query(description="Such as waiting, running, dead or completed.")] = None,
     kind: Annotated[str | None, Query(description="Such as derive_memory.")] = None,
     limit: Limit = 50,

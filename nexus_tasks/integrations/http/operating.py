@@ -11,7 +11,7 @@ from nexus_tasks.integrations.http.access import NamedSpaceBody
 from nexus_tasks.integrations.http.caller import ChangingOperator, Operator, Reader
 from nexus_tasks.integrations.http.documents import routes
 from nexus_tasks.integrations.http.pages import DroppedMessages, Quarantine, Resumed, next_offset
-from nexus_tasks.integrations.http.parameters import Body, Limit, Namespace, Offset, SpaceBody, Time
+from nexus_tasks.integrations.http.parameters import Body, Limit, Offset, OneOrAll, SpaceBody, Time
 from nexus_tasks.types import (
     DroppedJobs,
     FinishedJobs,
@@ -28,6 +28,7 @@ router = routes("operating")
 class RetryManyBody(SpaceBody):
     """Which dead letters run again."""
 
+    namespace: str | None = Field(None, description="Only this namespace. Default: every namespace.")
     kind: str | None = None
     error: str | None = Field(None, description="Only dead letters whose error is of this class.")
     urgency: Urgency | None = None
@@ -36,6 +37,7 @@ class RetryManyBody(SpaceBody):
 class DropManyBody(SpaceBody):
     """Which jobs are dropped."""
 
+    namespace: str | None = Field(None, description="Only this namespace. Default: every namespace.")
     kind: str | None = None
     status: str | None = Field(None, description="waiting, pending, running or dead. Default: waiting and pending.")
 
@@ -55,7 +57,7 @@ class ResumeBody(Body):
 @router.get("/spend")
 async def spend(
     caller: Reader,
-    namespace: Namespace = None,
+    namespace: OneOrAll = None,
     since: Annotated[Time | None, Query(description="Default: 30 days ago.")] = None,
     until: Annotated[Time | None, Query(description="Default: now.")] = None,
 ) -> SpendReport:
@@ -67,7 +69,7 @@ async def spend(
 @router.get("/finished-jobs")
 async def finished_jobs(
     caller: Reader,
-    namespace: Namespace = None,
+    namespace: OneOrAll = None,
     since: Annotated[Time | None, Query(description="Default: a day ago.")] = None,
     until: Annotated[Time | None, Query(description="Default: now.")] = None,
 ) -> FinishedJobs:

@@ -12,6 +12,7 @@ from nexus_tasks import limits
 from nexus_tasks.types import Level, Standing
 
 _NAMESPACE = "The namespace (tenant). A token of a namespace may leave it out."
+_ONE_OR_ALL = "Only this namespace. Default: the token's, and every namespace with the operator's token."
 _OBSERVER = "Only memories of this observer."
 _SUBJECT = "Only memories about this subject."
 _SESSION = "Only memories of this session."
@@ -34,6 +35,7 @@ def _no_number(given: Any) -> Any:
 Time = Annotated[datetime, BeforeValidator(_no_number)]
 
 Namespace = Annotated[str | None, Query(description=_NAMESPACE)]
+OneOrAll = Annotated[str | None, Query(description=_ONE_OR_ALL)]
 SessionKey = Annotated[str, Query(description="The session.")]
 OnlySession = Annotated[str | None, Query(description=_SESSION)]
 Observer = Annotated[str | None, Query(description=_OBSERVER)]
