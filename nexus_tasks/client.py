@@ -736,7 +736,7 @@ class Nexus:
             namespace: the namespace.
             question: the question, at most 100,000 characters.
             observer: as in :meth:`search`.
-            subject: as in :meth:`search`.
+            subject: as in :meth:`search`. Turns around a memory, and spans of time, have the messages of everyone.
             heard_only: as in :meth:`search`.
             on_sentence: called with each sentence as soon as it has arrived and its citations are checked.
 
