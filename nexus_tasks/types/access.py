@@ -53,5 +53,5 @@ class AuditEntry(Document):
     token_name: str
     user: str  # the user of the operating system whose process wrote the entry
     host: str  # the host of that process
-    counts: Mapping[str, int]  # table → number of rows that were erased or exported
-    count: int  # how often it happened; above 1 only for uses of tokens, which have one entry per day
+    counts: Mapping[str, int]  # table → number of rows that were erased, exported or corrected
+    count: int  # how often it happened; above 1 only for uses and refusals of tokens, which have one entry per day

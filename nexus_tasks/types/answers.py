@@ -31,7 +31,7 @@ class Answer(Document):
     sentences: tuple[AnswerSentence, ...]
     citations: Mapping[str, CitedMemory]  # the key of the citation [m17] is m17
     lookups: int  # how often the model looked again, 0 to 4
-    dropped: int  # number of the model's sentences that were dropped, because they cited no memory that it was shown
+    dropped: int  # number of dropped sentences: they cited no memory that the model was shown, or were too many
     made_by: str  # the model's name
     notes: tuple[str, ...] = ()  # remarks for the reader, for example that the offline model answered
 

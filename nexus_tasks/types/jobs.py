@@ -102,12 +102,12 @@ class JobDetails(JobInfo):
     args: Mapping[str, Any] = field(default_factory=dict)
     error_type: str | None = None  # the class of the last error; dead letters only
     traceback: str | None = None  # the traceback of the last error; dead letters only
-    errors: int = 0  # number of runs that raised an error
+    errors: int = 0  # number of errors that count toward a dead letter; errors that pass by themselves do not
     crashes: int = 0  # number of runs whose worker died
     resolution: str | None = None  # `retried` or `dropped`; None while a dead letter is open; dead letters only
     force: bool = False  # whether the job also runs below its threshold of new messages or facts
     reasons: tuple[str, ...] = ()  # why the job was requested
-    urgency: str | None = None  # `live` or `dream`
+    urgency: str | None = None  # `live`, `dream`, or `urgent` when a reader waits for the job
     # Finished runs have these fields.
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that the job kind reports, such as ``facts``
     model_calls: int = 0

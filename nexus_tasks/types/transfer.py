@@ -63,7 +63,7 @@ class ForgetReceipt(Document):
     deleted: Mapping[str, int]  # table → number of deleted rows
     ids: tuple[int, ...]  # ids of the erased memories
     requeued: tuple[str, ...]  # ids of the jobs that make facts and digests again from the remaining messages
-    # Tables whose files on disk could not be rewritten without the erased rows, because the tables were too busy.
+    # Tables whose files on disk may still have erased rows, because other transactions used them for too long.
     not_rewritten: tuple[str, ...] = ()
 
     def _left_out(self) -> Collection[str]:

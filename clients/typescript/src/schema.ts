@@ -1148,7 +1148,7 @@ export interface components {
             lookups: number;
             /**
              * Dropped
-             * @description number of the model's sentences that were dropped, because they cited no memory that it was shown
+             * @description number of dropped sentences: they cited no memory that the model was shown, or were too many
              */
             dropped: number;
             /**
@@ -1256,14 +1256,14 @@ export interface components {
             host: string;
             /**
              * Counts
-             * @description table → number of rows that were erased or exported
+             * @description table → number of rows that were erased, exported or corrected
              */
             counts: {
                 [key: string]: number;
             };
             /**
              * Count
-             * @description how often it happened; above 1 only for uses of tokens, which have one entry per day
+             * @description how often it happened; above 1 only for uses and refusals of tokens, which have one entry per day
              */
             count: number;
         };
@@ -1673,7 +1673,7 @@ export interface components {
             requeued: string[];
             /**
              * Not Rewritten
-             * @description Tables whose files on disk could not be rewritten without the erased rows, because the tables were too busy.
+             * @description Tables whose files on disk may still have erased rows, because other transactions used them for too long.
              * @default []
              */
             not_rewritten?: string[];
@@ -1871,7 +1871,7 @@ export interface components {
             traceback?: string | null;
             /**
              * Errors
-             * @description number of runs that raised an error
+             * @description number of errors that count toward a dead letter; errors that pass by themselves do not
              * @default 0
              */
             errors?: number;
@@ -1900,7 +1900,7 @@ export interface components {
             reasons?: string[];
             /**
              * Urgency
-             * @description `live` or `dream`
+             * @description `live`, `dream`, or `urgent` when a reader waits for the job
              */
             urgency?: string | null;
             /**
