@@ -31,8 +31,8 @@ def ingest(
         typer.Option(
             "--session",
             metavar="KEY",
-            help="The session of lines that name none, or of all messages of a transcript or export; default: their own,"
-            " or the file's name.",
+            help="The session of lines that name none, or of all messages of a transcript or export; default: their"
+            " own, or the file's name.",
         ),
     ] = None,
     format: Annotated[
