@@ -121,7 +121,7 @@ class Deployment:
             raise ConfigurationError(
                 "NEXUS_CELLS names several deployments, and this needs one of them.",
                 remedy="Set NEXUS_CELL for a worker or a command. A program calls Nexus(), and for a job"
-                " derive_memory.on(nexus.cell_of(namespace)).delay(...).",
+                " derive_memory.on(nexus.cells.deployment_of(namespace)).delay(...).",
             )
         self._of_the_environment = settings is None
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)

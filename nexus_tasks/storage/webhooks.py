@@ -170,7 +170,7 @@ def failed(tx: Transaction, hook: WebhookRow, why: str) -> None:
         row.paused_at = now
         log.error(
             "Webhook %s is paused, because it failed %d times in a row: %s When it is mended, run"
-            " `nexus webhooks resume %s`.",
+            " `nexus webhooks resume %s --namespace NAMESPACE`.",
             *(row.id, row.failures, why, row.id),
         )
 

@@ -63,7 +63,7 @@ class ForgetReceipt(Document):
     deleted: Mapping[str, int]  # table → number of deleted rows
     ids: tuple[int, ...]  # ids of the erased memories
     requeued: tuple[str, ...]  # ids of the jobs that make facts and digests again from the remaining messages
-    # Tables whose files on disk may still have erased rows, because other transactions used them for too long.
+    # Tables whose files on disk may still contain the erased rows. Other transactions kept these tables in use.
     not_rewritten: tuple[str, ...] = ()
 
     def _left_out(self) -> Collection[str]:

@@ -13,9 +13,9 @@ import pytest
 from nexus_tasks import Cells, Message, Nexus
 from nexus_tasks.deployment import Deployment, use
 from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, SchemaOutdated, StorageUnavailable
-from nexus_tasks.services.cells import routing
+from nexus_tasks.services.cells import gathering, routing
 from nexus_tasks.services.cells.moving import move
-from nexus_tasks.types import Listed
+from nexus_tasks.types import JobRepair, Listed, MendedCounter
 from tests.cells import TwoCells, document, two_cells
 from tests.commandline import nexus as command
 from tests.databases import administer
@@ -138,6 +138,18 @@ def test_a_limited_client_stays_limited(both: TwoCells) -> None:
     with pytest.raises(NotAllowed):
         nexus.repair_jobs()
     assert both.one.sql("SELECT namespace FROM placements WHERE namespace = 'fresh'") == []
+
+
+def test_a_repair_names_the_keys_that_it_set_aside_in_each_cell() -> None:
+    of_one = JobRepair(
+        counters=(MendedCounter(namespace="a", counter="waiting", old=1, new=2),),
+        entries_put_back=1,
+        set_aside=("one:line",),
+    )
+    of_two = JobRepair(counters=(), entries_put_back=2, set_aside=("two:line",))
+    found = gathering.repaired({"one": of_one, "two": of_two})
+    assert (found.counters, found.entries_put_back) == (of_one.counters, 3)
+    assert found.set_aside == ("one:line", "two:line")
 
 
 # --- the environment and the commands ---------------------------------------------------------------------------------

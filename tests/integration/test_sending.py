@@ -112,6 +112,16 @@ def lock_for(database: Database, milliseconds: int) -> None:
         tx.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
 
 
+@pytest.mark.usefixtures("here")
+def test_no_statement_starts_parallel_processes() -> None:
+    with default_deployment().database.transaction() as tx:
+        tx.execute(text("SET LOCAL parallel_setup_cost = 0"))
+        tx.execute(text("SET LOCAL parallel_tuple_cost = 0"))
+        tx.execute(text("SET LOCAL min_parallel_table_scan_size = 0"))
+        plan = tx.scalars(text("EXPLAIN SELECT count(*) FROM pg_proc WHERE prosrc LIKE '%a'")).all()
+    assert not [line for line in plan if "Gather" in line]
+
+
 def test_nobody_waits_for_a_lock_for_ever(here: Sandbox) -> None:
     with default_deployment().database.transaction() as tx:
         assert tx.scalar(text("SHOW lock_timeout")) == "16s"

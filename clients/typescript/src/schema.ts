@@ -1673,7 +1673,7 @@ export interface components {
             requeued: string[];
             /**
              * Not Rewritten
-             * @description Tables whose files on disk may still have erased rows, because other transactions used them for too long.
+             * @description Tables whose files on disk may still contain the erased rows. Other transactions kept these tables in use.
              * @default []
              */
             not_rewritten?: string[];

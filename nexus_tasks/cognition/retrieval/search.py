@@ -109,8 +109,8 @@ def ranking(
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
 
     Args:
-        pool: the number of candidates to take by words, and again by vectors, in a namespace whose vectors have an
-            index. ``None`` means ``limit``. Other namespaces always take ``limit``. At least :data:`POOL` are taken.
+        pool: how many candidates to find by words, and how many to find by vectors. It counts only in a namespace
+            whose vectors have an index. Elsewhere, and for ``None``, ``limit`` counts. At least :data:`POOL` are found.
             Neighbours of messages come in addition.
         narrow: whether few memories pass the filter. ``None`` means that the search counts them, if the filter has a
             subject or a session.

@@ -184,4 +184,5 @@ def repaired(answers: Mapping[str, JobRepair]) -> JobRepair:
     return JobRepair(
         counters=tuple(counter for report in answers.values() for counter in report.counters),
         entries_put_back=sum(report.entries_put_back for report in answers.values()),
+        set_aside=tuple(key for report in answers.values() for key in report.set_aside),
     )
