@@ -12,6 +12,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Derivation
 from nexus_tasks.storage.newest import newest
 
@@ -142,7 +143,7 @@ def mark(tx: Transaction, namespace_id: int, memory_id: int, observer: str, *, d
 
 def of_messages(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
     """The derivations of messages, as (memory id, observer). With ``state``, only the derivations in this state."""
-    query = select(Derivation.memory_id, Derivation.observer).where(Derivation.memory_id.in_(memory_ids))
+    query = select(Derivation.memory_id, Derivation.observer).where(among(Derivation.memory_id, memory_ids))
     if state is not None:
         query = query.where(Derivation.state == state)
     return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]

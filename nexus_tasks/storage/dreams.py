@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import (
     DeadLetter,
     DigestRequest,
@@ -113,7 +114,7 @@ def digests_to_come(tx: Transaction, dream: Dream) -> int:
 
 def _to_come(dream: Dream) -> tuple[ColumnElement[bool], ...]:
     """The SQL conditions for a digest request of the dream whose job has not given up."""
-    return DigestRequest.session_id.in_(dream.sessions), DigestRequest.reason == "dream_digest", ~DigestRequest.dead
+    return among(DigestRequest.session_id, dream.sessions), DigestRequest.reason == "dream_digest", ~DigestRequest.dead
 
 
 def has_reflected(tx: Transaction, dream: Dream) -> bool:

@@ -14,6 +14,7 @@ from nexus_tasks import limits
 from nexus_tasks.event_time import local
 from nexus_tasks.storage import answer_bytes
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SourcedFact, SupportedMemory, standing_named
@@ -169,7 +170,7 @@ def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int], *,
     Ids of other namespaces are left out.
     """
     beginning = func.left(Memory.content, characters)
-    query = select(Memory.id, beginning).where(Memory.namespace_id == namespace_id, Memory.id.in_(memory_ids))
+    query = select(Memory.id, beginning).where(Memory.namespace_id == namespace_id, among(Memory.id, memory_ids))
     return {row[0]: row[1] for row in tx.execute(query)}
 
 

@@ -16,13 +16,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import TextClause, select, text
+from sqlalchemy import BigInteger, TextClause, func, literal_column, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm.attributes import set_committed_value
 
-from nexus_tasks.storage import embeddings, sessions
+from nexus_tasks import limits
+from nexus_tasks.storage import answer_bytes, embeddings, sessions
 from nexus_tasks.storage.bulk import as_json, insert_statement
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import CitedMemory, Message, Standing, standing_rank, to_utc
@@ -351,9 +353,14 @@ def cited(tx: Transaction, session_id: int, seqs: Collection[int]) -> dict[int, 
     if not seqs:
         return {}
     query = select(Memory.seq, Memory.id, Memory.external_id).where(
-        Memory.session_id == session_id, Memory.level == "raw", Memory.seq.in_(seqs)
+        Memory.session_id == session_id, Memory.level == "raw", among(Memory.seq, seqs)
     )
     return {seq or 0: CitedMemory(id=found, external_id=external) for seq, found, external in tx.execute(query)}
+
+
+def cited_ids(tx: Transaction, session_id: int, seqs: Collection[int]) -> frozenset[int]:
+    """The ids of the messages of a session at these positions."""
+    return frozenset(one.id for one in cited(tx, session_id, seqs).values())
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
@@ -367,3 +374,45 @@ def window(tx: Transaction, session_id: int, after: int, through: int, limit: in
     if limit is None:
         return tx.scalars(query.order_by(Memory.seq)).all()
     return tx.scalars(query.order_by(Memory.seq.desc()).limit(limit)).all()[::-1]
+
+
+def bounded(
+    tx: Transaction, session_id: int, after: int, most: int, *, newest: bool = False
+) -> tuple[Sequence[Memory], bool]:
+    """The first messages of a session behind ``after``, in the order of ``seq``; with ``newest`` the last ones.
+
+    They are at most ``most`` messages, and have at most 16 MB of text together.
+
+    Returns:
+        The messages, and whether there are others behind ``after``.
+    """
+    size = literal_column(answer_bytes.MESSAGE, BigInteger)
+    behind = (Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after)
+    page = (
+        select(Memory.id, Memory.seq, size.label("size"))
+        .where(*behind)
+        .order_by(Memory.seq.desc() if newest else Memory.seq)
+        .limit(most + 1)
+        .subquery()
+    )
+    order = page.c.seq.desc() if newest else page.c.seq
+    sized = select(
+        page.c.id,
+        func.row_number().over(order_by=order).label("place"),
+        func.sum(page.c.size).over(order_by=order).label("bytes"),
+        func.count().over().label("asked"),
+    ).subquery()
+    fits = (sized.c.place <= most) & ((sized.c.bytes <= limits.ANSWER_BYTES) | (sized.c.place == 1))
+    query = select(Memory, sized.c.asked).join(sized, sized.c.id == Memory.id).where(fits).order_by(Memory.seq)
+    rows = tx.execute(query).all()
+    return [row[0] for row in rows], bool(rows) and rows[0].asked > len(rows)
+
+
+def unread(tx: Transaction, session_id: int, after: int, before: int) -> list[tuple[int, int]]:
+    """The messages with ``after < seq < before``, without their texts: (``seq``, tokens of the content)."""
+    query = (
+        select(Memory.seq, Memory.tokens)
+        .where(Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq < before)
+        .order_by(Memory.seq)
+    )
+    return [(seq or 0, tokens) for seq, tokens in tx.execute(query)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.types import standing_rank
 
@@ -95,11 +96,11 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
     A fact rests only on the sources of its edges with the role ``derived_from``. Its other edges lead to related facts.
     """
     edge = select(Evidence.memory_id).where(
-        Evidence.source_id.in_(sources),
+        among(Evidence.source_id, sources),
         Evidence.memory_id == Memory.id,
         (Memory.level != "explicit") | (Evidence.role == "derived_from"),
     )
-    query = select(Memory).where(edge.exists(), Memory.id.not_in(gone)).order_by(Memory.id)
+    query = select(Memory).where(edge.exists(), not_among(Memory.id, gone)).order_by(Memory.id)
     return list(tx.scalars(query.with_for_update(of=Memory)))
 
 
@@ -134,7 +135,7 @@ def _sources(tx: Transaction, memory_ids: Collection[int]) -> tuple[dict[int, li
     query = (
         select(Evidence.memory_id, Memory, Evidence.reflection_id)
         .join(Memory, Memory.id == Evidence.source_id)
-        .where(Evidence.memory_id.in_(memory_ids), Evidence.role == "derived_from")
+        .where(among(Evidence.memory_id, memory_ids), Evidence.role == "derived_from")
         .order_by(Memory.id)
     )
     for memory_id, source, reflection_id in tx.execute(query):

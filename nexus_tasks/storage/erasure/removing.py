@@ -29,6 +29,7 @@ from nexus_tasks.storage import batches, expiry, observations, perspectives, val
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.cascade import Cascade
+from nexus_tasks.storage.many import among, among_texts, not_among
 from nexus_tasks.storage.models import (
     Base,
     DeadLetter,
@@ -64,12 +65,12 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     superseded = _superseded_by(tx, ids)
     gone += +Counts(topics=topics.remove(tx, namespace_id, cascade.memories.values(), cascade.rederive))
     for model, column in ((Evidence, Evidence.memory_id), (Evidence, Evidence.source_id)):
-        gone += _delete(tx, model, column.in_(ids))
-    gone += _delete(tx, Embedding, Embedding.memory_id.in_(ids))
-    gone += _delete(tx, SessionDigest, SessionDigest.memory_id.in_(ids))
-    gone += _delete(tx, Derivation, Derivation.memory_id.in_(ids))
-    gone += _delete(tx, ReflectionChange, ReflectionChange.memory_id.in_(ids))
-    gone += _delete(tx, Memory, Memory.id.in_(ids))
+        gone += _delete(tx, model, among(column, ids))
+    gone += _delete(tx, Embedding, among(Embedding.memory_id, ids))
+    gone += _delete(tx, SessionDigest, among(SessionDigest.memory_id, ids))
+    gone += _delete(tx, Derivation, among(Derivation.memory_id, ids))
+    gone += _delete(tx, ReflectionChange, among(ReflectionChange.memory_id, ids))
+    gone += _delete(tx, Memory, among(Memory.id, ids))
     expiry.settle(tx, cascade.weakened)
     _revive(tx, superseded)
     gone += _delete_observations(tx, cascade)
@@ -134,7 +135,7 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
             PerspectiveRow.id.in_(cascade.perspectives_losing_memories())
         )
     ).all()
-    named = DeadLetter.args["memory_id"].as_string().in_([str(i) for i in cascade.memories])
+    named = among_texts(DeadLetter.args["memory_id"].as_string(), [str(i) for i in cascade.memories])
     in_session = DeadLetter.args["session_key"].as_string().in_(keys)
     perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
     which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
@@ -155,11 +156,14 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 
     The remaining messages are observed again.
     """
-    gone = Counts()
+    first: dict[int, int] = {}  # id of a session → seq of its first erased message; later notes go with its notes
     for memory in cascade.memories.values():
-        if memory.level == "raw" and memory.seq is not None:
-            session = tx.get_one(SessionRow, memory.session_id)
-            gone += Counter(observations.erase_covering(tx, session, memory.seq))
+        if memory.level == "raw" and memory.seq is not None and memory.session_id is not None:
+            first[memory.session_id] = min(memory.seq, first.get(memory.session_id, memory.seq))
+    gone = Counts()
+    for session_id, seq in sorted(first.items()):
+        session = tx.get_one(SessionRow, session_id)
+        gone += Counter(observations.erase_covering(tx, session, seq))
     return gone
 
 
@@ -213,7 +217,7 @@ def _forget_merged_sources(tx: Transaction, ids: Collection[int]) -> None:
 
 def _superseded_by(tx: Transaction, ids: Collection[int]) -> list[int]:
     """Ids of the memories that one of the memories ``ids`` has superseded, and that are not among them."""
-    return list(tx.scalars(select(Memory.id).where(Memory.superseded_by.in_(ids), Memory.id.not_in(ids))))
+    return list(tx.scalars(select(Memory.id).where(among(Memory.superseded_by, ids), not_among(Memory.id, ids))))
 
 
 def _revive(tx: Transaction, ids: Collection[int]) -> None:
@@ -226,7 +230,7 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
         return
     tx.execute(
         update(Memory)
-        .where(Memory.id.in_(ids), Memory.level.startswith("summary"))
+        .where(among(Memory.id, ids), Memory.level.startswith("summary"))
         .values(valid_to=None, superseded_by=None)
         .execution_options(synchronize_session=False)
     )
@@ -244,7 +248,7 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
     )
     tx.execute(
         update(Memory)
-        .where(Memory.id.in_(revived), Memory.level == "explicit")
+        .where(among(Memory.id, revived), Memory.level == "explicit")
         .values(confidence=func.coalesce(before, Memory.confidence))
         .execution_options(synchronize_session=False)
     )
@@ -259,7 +263,7 @@ def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None
     rederive = cascade.rederive - cascade.memories.keys()
     tx.execute(
         update(Derivation)
-        .where(Derivation.memory_id.in_(rederive), Derivation.state == "done")
+        .where(among(Derivation.memory_id, rederive), Derivation.state == "done")
         .values(state="wanted", batch=None)
         .execution_options(synchronize_session=False)
     )

@@ -13,6 +13,7 @@ from sqlalchemy import delete, func, select
 
 from nexus_tasks.storage import extractions
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, Topic, TopicSource
 from nexus_tasks.text import content_words
 
@@ -48,7 +49,7 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
         topic.id
         for topic in tx.scalars(since)
         if (shared := set(content_words(_text(topic))) & spoken)
-        and shared - _words(tx.scalars(select(Memory).where(Memory.id.in_(sources[topic.id]))))
+        and shared - _words(tx.scalars(select(Memory).where(among(Memory.id, sources[topic.id]))))
     }
     if erased_topics:
         _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
@@ -76,7 +77,7 @@ def _words(memories: Iterable[Memory]) -> set[str]:
 def _rewind(tx: Transaction, extractor: extractions.Extractor, left: Collection[int], erased: Collection[int]) -> None:
     query = (
         select(Memory.session_id, func.min(Memory.seq))
-        .where(Memory.id.in_(set(left) - set(erased)), Memory.level == "raw")
+        .where(among(Memory.id, set(left) - set(erased)), Memory.level == "raw")
         .group_by(Memory.session_id)
     )
     extractions.rewind(tx, extractor, {session_id: seq for session_id, seq in tx.execute(query) if session_id and seq})
