@@ -38,7 +38,7 @@ def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
 
 
 def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
-    """Store the missing vectors of a namespace's memories, 256 memories at a time, the newest first.
+    """Store the missing vectors of a namespace's memories, at most 256 memories at a time, the newest first.
 
     Raises:
         JobError: the embedder does not answer, or refuses the configured API key. Vectors that were stored before the
@@ -65,7 +65,7 @@ def fill_missing_vectors(
     """Embed the memories of a namespace that have no vector.
 
     Args:
-        note: a function that is called before each page of 256 memories is stored. Its argument is the number of
+        note: a function that is called before each page of memories is stored. Its argument is the number of
             vectors stored so far. An error that ``note`` raises ends the work.
 
     Returns:

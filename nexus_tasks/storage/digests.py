@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import func, text, update
 
+from nexus_tasks import limits
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -81,15 +82,26 @@ def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> 
 
 _WINDOW_END = text(
     """
-    SELECT seq FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after
-    ORDER BY seq OFFSET :most - 1 LIMIT 1
+    SELECT max(seq) FILTER (WHERE fits) FROM (
+        SELECT seq, place <= :most AND (bytes <= :bytes OR place = 1) AS fits FROM (
+            SELECT seq, row_number() OVER (ORDER BY seq) AS place, sum(size) OVER (ORDER BY seq) AS bytes FROM (
+                SELECT seq, octet_length(content) AS size FROM memories
+                WHERE session_id = :session_id AND level = 'raw' AND seq > :after ORDER BY seq LIMIT :most + 1
+            ) AS page
+        ) AS placed
+    ) AS sized
+    HAVING NOT bool_and(fits)
     """
 )
 
 
 def window_end(tx: Transaction, session_id: int, after: int, most: int) -> int | None:
-    """The ``seq`` of the ``most``-th message after ``after``; ``None`` when the session has fewer messages there."""
-    found: int | None = tx.scalar(_WINDOW_END, {"session_id": session_id, "after": after, "most": most})
+    """The ``seq`` of the last message of a window behind ``after``; ``None`` when all messages there fit into it.
+
+    A window has at most ``most`` messages, with at most 16 MB of text together.
+    """
+    values = {"session_id": session_id, "after": after, "most": most, "bytes": limits.ANSWER_BYTES}
+    found: int | None = tx.scalar(_WINDOW_END, values)
     return found
 
 
@@ -112,9 +124,9 @@ def window_messages(tx: Transaction, session_id: int, after: int, through: int) 
 _ITEMS_BY_ID = text(
     f"""
     SELECT m.id, coalesce(m.seq, 0),
-           CASE m.level WHEN 'raw' THEN coalesce(m.author, 'user') ELSE coalesce(p.subject, '') END,
+           CASE m.level WHEN 'raw' THEN coalesce(m.author, m.role, 'user') ELSE coalesce(p.subject, '') END,
            CASE m.level WHEN 'raw' THEN coalesce(m.role, 'user') ELSE 'fact' END,
-           m.content, m.occurred_at, {_GIVEN_UP}
+           m.content, m.occurred_at, CASE m.level WHEN 'raw' THEN m.time_zone END, {_GIVEN_UP}
     FROM memories m LEFT JOIN perspectives p ON p.id = m.perspective_id
     WHERE m.id = ANY(CAST(:ids AS bigint[]))
     """
@@ -122,7 +134,10 @@ _ITEMS_BY_ID = text(
 
 
 def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowItem]:
-    """Read messages and facts by memory id. The result leaves out erased memories."""
+    """Read messages and facts by memory id, as :func:`window_facts` and :func:`window_messages` give them.
+
+    The result leaves out erased memories.
+    """
     rows = tx.execute(_ITEMS_BY_ID, {"ids": list(memory_ids)})
     return {columns[0]: WindowItem(text=MessageText(*columns), given_up=dead) for *columns, dead in rows}
 

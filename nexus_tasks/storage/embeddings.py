@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, delete, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
+from nexus_tasks import limits
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Embedding, EmbeddingGap, Memory, Namespace
@@ -105,21 +106,32 @@ def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
 
 
 def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
-    """The newest memories that ``embed_memories`` has to embed, at most ``limit``, as id → content.
+    """The newest memories that ``embed_memories`` has to embed, as id → content.
 
-    A message with a wanted derivation is left out, because the derivation embeds the message.
+    They are at most ``limit`` memories, with at most 16 MB of text together. A message with a wanted derivation is left
+    out, because the derivation embeds the message.
 
     Args:
         before: only memories whose id is below this id. ``None`` means all memories.
     """
-    query = (
-        select(Memory.id, Memory.content)
+    found = (
+        select(Memory.id, Memory.content, func.octet_length(Memory.content).label("size"))
         .where(Memory.namespace_id == namespace_id, _lacks(model))
         .order_by(Memory.id.desc())
         .limit(limit)
     )
     if before is not None:
-        query = query.where(Memory.id < before)
+        found = found.where(Memory.id < before)
+    page = found.subquery()
+    newest = page.c.id.desc()
+    sized = select(
+        page.c.id,
+        page.c.content,
+        func.row_number().over(order_by=newest).label("place"),
+        func.sum(page.c.size).over(order_by=newest).label("bytes"),
+    ).subquery()
+    fits = (sized.c.bytes <= limits.ANSWER_BYTES) | (sized.c.place == 1)
+    query = select(sized.c.id, sized.c.content).where(fits).order_by(sized.c.id.desc())
     return {int(memory_id): str(content) for memory_id, content in tx.execute(query)}
 
 

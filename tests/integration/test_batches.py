@@ -426,6 +426,19 @@ def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_
     assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
 
 
+def test_a_batch_answers_a_session_whose_messages_name_a_time_zone(here: Sandbox, slow: StandIn) -> None:
+    """Before, the rerun showed the times in UTC. This was another request, and its answer was paid too."""
+    for key in SESSIONS:
+        said = {"content": f"I moved to house {key}.", "author": "ann", "time_zone": "Asia/Tokyo"}
+        say(said, session=key)
+        digest_session.delay(namespace=NAMESPACE, session_key=key, reason="dream_digest")
+    run()
+    slow.end_batches()
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 0))
+    assert here.sql("SELECT 1 FROM batch_requests") == []
+
+
 def test_too_few_go_live_after_ten_minutes(here: Sandbox, slow: StandIn) -> None:
     dream("one", "two")
     run()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus, digest_session
+from nexus_tasks import Nexus, digest_session, limits
 from nexus_tasks.cognition import derive, digest
 from nexus_tasks.cognition.digest import digest_session as digest_job
 from nexus_tasks.cognition.digest import window
@@ -201,6 +201,21 @@ def test_a_long_session_is_digested_in_parts(
         " GROUP BY memory_id) AS each"
     )
     assert most <= 12  # the messages of a part, and the digests before
+
+
+def test_a_digest_reads_a_bounded_number_of_bytes(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the texts of 2,000 messages were read, which may have 1,000,000 characters each."""
+    here = claude()
+    say(*(f"Number {i}." for i in range(10)), f"A long one: {'x' * 50}.", "The end.")
+    monkeypatch.setattr(limits, "ANSWER_BYTES", 4 * len("Number 0."))
+    assert ask("session_end") == "completed"
+    parts = [shown(call) for call in calls(standin)]
+    assert [len(part) for part in parts] == [4, 4, 2, 1, 1]
+    assert [len(one) for one in parts[3]] == [63]
+    assert {row[2] for row in standing(here)} == {12}
+    assert here.sql("SELECT * FROM digest_requests") == []
 
 
 def test_the_rest_of_a_long_session_is_digested_after_a_crash(

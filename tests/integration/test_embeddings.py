@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, limits
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.embeddings.minilm import MiniLMEmbedder
@@ -103,6 +103,24 @@ def test_messages_that_nobody_derives_get_vectors_too(here: Sandbox) -> None:
     assert reconcile() == 1
     assert [done["embedded"] for done in work("embed_memories")] == [3]
     assert lacking(here, "hashing-384") == 0
+
+
+def test_texts_are_read_in_pages_of_a_bounded_number_of_bytes(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a page had 256 texts, which may have 1,000,000 characters each."""
+    flaky, pages = use(monkeypatch, Flaky()), list[int]()
+    original = flaky.embed
+
+    def embed(texts: Sequence[str]) -> Any:
+        pages.append(len(texts))
+        return original(texts)
+
+    monkeypatch.setattr(flaky, "embed", embed)
+    say(*TALK, "Hello.", observers=[])
+    monkeypatch.setattr(limits, "ANSWER_BYTES", 40)
+    reconcile()
+    assert [done["embedded"] for done in work("embed_memories")] == [4]
+    assert pages == [2, 1, 1]
+    assert lacking(here, "flaky") == 0
 
 
 def test_a_text_that_the_embedder_refuses_does_not_keep_the_others_from_their_vectors(

@@ -13,9 +13,9 @@ from nexus_tasks.storage.messages import MessageText
 from nexus_tasks.storage.models import SessionRow
 
 PURPOSE = "digest"
-# The most messages of one digest. The rest is for the next run. So a run reads, locks and links a bounded number of
-# rows, and a digest has a bounded number of sources. Every model call locks all shown messages: in one digest of 20,000
-# messages, that took 35 of 63 s.
+# The most messages of one digest. Their texts have at most 16 MB together. The rest is for the next run. So a run
+# reads, locks and links a bounded number of rows, and a digest has a bounded number of sources. Every model call locks
+# all shown messages: in one digest of 20,000 messages, that took 35 of 63 s.
 MOST_MESSAGES = 2_000
 
 
@@ -102,9 +102,9 @@ def save_window(tx: Transaction, window: Window) -> None:
 
 
 def _end(tx: Transaction, session: SessionRow, after: int) -> int:
-    """The seq of the last of the next ``MOST_MESSAGES`` messages after ``after``, or of the session's last message."""
-    few = session.last_seq - after <= MOST_MESSAGES
-    return session.last_seq if few else digests.window_end(tx, session.id, after, MOST_MESSAGES) or session.last_seq
+    """The seq of the last message of the next window after ``after``. See :func:`digests.window_end`."""
+    found = digests.window_end(tx, session.id, after, MOST_MESSAGES) or session.last_seq
+    return min(found, session.last_seq)  # later messages were stored since the session was read
 
 
 def _new(tx: Transaction, session: SessionRow, after: int, end: int) -> tuple[list[digests.WindowItem], list[int]]:
