@@ -12,6 +12,8 @@ import pytest
 from nexus_tasks import Nexus, limits
 from nexus_tasks.cognition.answering import checking, looking
 from nexus_tasks.errors import InvalidAnswer, InvalidInput, NotFound, OverBudget
+from nexus_tasks.llm.answers import Answered
+from nexus_tasks.llm.anthropic.schema import answer_schema
 from nexus_tasks.types import AnswerSentence
 from tests.integration.inline import NAMESPACE, say, work
 from tests.sandbox import Sandbox
@@ -250,6 +252,19 @@ def test_sentences_of_a_reply_that_looks_again_are_not_told(claude: Any, standin
     arrived: list[AnswerSentence] = []
     assert not Nexus().ask(NAMESPACE, QUESTION, on_sentence=arrived.append).remembered
     assert arrived == []
+
+
+@pytest.mark.parametrize("last", [{}, {"lookup": {"kind": "search", "query": "x"}}])
+def test_no_sentence_is_told_before_it_is_known_that_no_look_follows(last: dict[str, Any]) -> None:
+    """Claude writes the required fields first. Before, the sentences of a reply that looks again were told."""
+    said = [{"text": f"Sentence {n}.", "citations": [1]} for n in range(3)]
+    told: list[AnswerSentence] = []
+    stream = checking.SentenceStream([1], told.append)
+    for piece in json.dumps({"sentences": said} | last).split(" "):
+        stream.feed(f"{piece} ")
+    assert told == []
+    assert len(stream.finish([checking.Sentence.model_validate(one) for one in said]).sentences) == 3
+    assert answer_schema(Answered)["required"] == ["lookup", "sentences"]
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("of the caller"), RuntimeError("of the caller")])

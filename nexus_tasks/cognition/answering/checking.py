@@ -52,7 +52,8 @@ class SentenceStream:
             partial: Any = from_json(self._text, allow_partial=True)
         except ValueError:
             return  # the reply is checked as a whole at its end
-        if not isinstance(partial, Mapping) or partial.get("lookup") is not None:
+        # Without the field, the reply may still ask for another look, and then its sentences do not count.
+        if not isinstance(partial, Mapping) or partial.get("lookup", True) is not None:
             return
         sentences = partial.get("sentences")
         # More may follow in the last one: [1, 2 may become [1, 23].
