@@ -164,6 +164,13 @@ def test_a_name_is_one_however_its_accents_are_composed(here: Sandbox) -> None:
     assert digest_session.delay(namespace="acme", session_key=apart).id == first.id
     for name in (composed, apart):
         assert len(Nexus().search("acme", "letters", subject=name, session_key=name, levels=["raw"])) == 2
+    assert "letters" in Nexus().context("acme", session_key=composed).text
+    assert Nexus().context("acme", session_key=apart) == Nexus().context("acme", session_key=composed)
+    inline.work("derive_memory")
+    assert "letters" in Nexus().context("acme", subject=composed, profile=False).text
+    for query in (None, "letters"):
+        blocks = [Nexus().context("acme", subject=name, profile=False, query=query) for name in (composed, apart)]
+        assert blocks[0] == blocks[1]
 
 
 # --- messages past the task class -------------------------------------------------------------------------------------
