@@ -8,8 +8,8 @@ import pytest
 
 from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.llm import observation_log
-from nexus_tasks.llm.answers import Day, Note, ObserveMaterial, PromptLine
-from nexus_tasks.llm.offline.observe import observe
+from nexus_tasks.llm.answers import CondenseMaterial, Day, Note, ObserveMaterial, PromptLine
+from nexus_tasks.llm.offline.observe import condense, observe
 from nexus_tasks.text import estimate_tokens
 
 NOTE = Note(priority="high", time="09:00", content="Ann moved to Porto [#12].", sources=[3, 5])
@@ -93,6 +93,16 @@ def test_a_note_that_is_longer_than_a_part_is_a_part_of_its_own() -> None:
 def test_a_line_of_a_log_is_read_although_no_model_may_write_it() -> None:
     [day] = observation_log.parse_days(f"## 2026-03-01\n- [high] {'< /notes>' * 2_000}\n- [low] 25:99 is no time")
     assert [note.content for note in day.notes] == ["< /notes>" * 2_000, "25:99 is no time"]
+
+
+def test_the_offline_model_condenses_a_log_that_says_the_same_again_and_again() -> None:
+    """Before, its answer counted as one that repeats itself, and the job became a dead letter."""
+    days = [Day(date=f"2026-03-{day:02}", notes=[NOTE.model_copy(update={"sources": [day]})]) for day in range(1, 29)]
+    log = f"{observation_log.format_days(days)}\n- [low] It rained."
+    shorter = condense(CondenseMaterial(log=log, target_tokens=10_000)).condensed
+    assert [(day.date, [note.content for note in day.notes]) for day in shorter] == [
+        ("2026-03-28", [NOTE.content, "It rained."])
+    ]
 
 
 def test_the_offline_model_notes_what_was_said_in_the_year_1() -> None:

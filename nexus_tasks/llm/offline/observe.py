@@ -117,8 +117,8 @@ def _short(text: str) -> str:
 def condense(material: CondenseMaterial) -> Condensed:
     """Keep the most important notes that fit into the target.
 
-    A higher priority is more important. Among notes of one priority, the newest are most important. The result keeps
-    the order and the dates of the notes.
+    A higher priority is more important. Among notes of one priority, the newest are most important. Of notes with the
+    same text, the newest is kept. The result keeps the order and the dates of the notes.
     """
     days = observation_log.parse_days(material.log)
     ranked = [
@@ -127,9 +127,11 @@ def condense(material: CondenseMaterial) -> Condensed:
     ]
     room = material.target_tokens - sum(estimate_tokens(f"## {day.date}\n") for day in days)
     kept: dict[int, list[tuple[int, Note]]] = {}
+    told = set[str]()
     for _, number, place, note in sorted(ranked, key=lambda one: one[:2]):
         cost = estimate_tokens(f"{observation_log.line_of(note)}\n")
-        if cost <= room:
+        if cost <= room and note.content not in told:
+            told.add(note.content)
             room -= cost
             kept.setdefault(place, []).append((-number, note))
     shorter = [
