@@ -238,8 +238,8 @@ def _point(text: str, where: tzinfo) -> Span | None:
         moment = datetime.fromisoformat(text)
         if not 2 <= moment.year <= 9_998:
             return None
-        begin = (moment if moment.tzinfo else moment.replace(tzinfo=where)).astimezone(where)
-        return Span(begin, begin + timedelta(minutes=1))
+        begin = (moment if moment.tzinfo else moment.replace(tzinfo=where)).astimezone(UTC)
+        return Span(begin.astimezone(where), (begin + timedelta(minutes=1)).astimezone(where))
     except (ValueError, OverflowError):
         return None
 

@@ -196,6 +196,12 @@ def test_the_time_of_an_answer(answer: str | None, meant: str | None) -> None:
     assert (found and describe(found)) == meant
 
 
+def test_a_minute_of_an_hour_that_comes_twice_ends_after_it_began() -> None:
+    found = answered_time("2026-10-25T01:30:00+00:00", SAID, zone("Europe/Lisbon"))  # 01:30 for the second time
+    assert found is not None
+    assert found.end.astimezone(UTC) - found.begin.astimezone(UTC) == timedelta(minutes=1)
+
+
 @pytest.mark.parametrize(
     ("sentence", "relative"),
     [
