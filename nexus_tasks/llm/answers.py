@@ -372,9 +372,12 @@ class Sentence(_Answer):
     citations: list[int]
 
 
-# ``lookup`` comes first, so that a reader of a partial answer knows whether sentences of it count.
+# ``lookup`` comes first, so that a reader of a partial answer knows whether sentences of it count. The schema requires
+# it, because Claude writes the required fields of an object before the others.
 class Answered(_Answer):
     """The answer to a question; an empty list means that the memories do not tell."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["lookup", "sentences"]})
 
     lookup: Lookup | None = Field(None, description="null, unless you must look again before you answer")
     sentences: list[Sentence]
