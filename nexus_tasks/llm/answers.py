@@ -234,37 +234,45 @@ def _without_repetition(days: list[Day]) -> list[Day]:
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveMaterial:
-    """A batch of unobserved messages of one session, and the last lines of the session's observation log."""
+    """A batch of unobserved messages of one session, and the last lines of the session's observation log.
+
+    ``noted`` are the ids of the messages that these lines cite.
+    """
 
     session_key: str
     previous: str
     lines: tuple[PromptLine, ...]
+    noted: frozenset[int] = frozenset()
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every message that the prompt shows.
+        """Every message that the prompt shows, or that a shown note cites.
 
-        The messages from which ``previous`` was written are left out. When one of them is erased, the log's counter
-        ``erasures`` grows. The notes that the model then returns are not stored, because the counter has changed.
+        A note may have words of other messages too. When one of these is erased, the log's counter ``erasures`` grows.
+        The notes that the model then returns are not stored, because the counter has changed.
         """
-        return frozenset(line.id for line in self.lines)
+        return frozenset(line.id for line in self.lines) | self.noted
 
 
 @dataclass(frozen=True, kw_only=True)
 class CondenseMaterial:
-    """An observation log to shorten, and the most tokens that the shorter log should have."""
+    """An observation log to shorten, and the most tokens that the shorter log should have.
+
+    ``noted`` are the ids of the messages that the log cites.
+    """
 
     log: str
     target_tokens: int
+    noted: frozenset[int] = frozenset()
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set.
+        """Every message that the log cites.
 
-        When a message of the session is erased, the log's counter ``erasures`` grows. The shorter version of the log is
-        then not stored.
+        When another message of the session is erased, the log's counter ``erasures`` grows. The shorter version of the
+        log is then not stored.
         """
-        return frozenset()
+        return self.noted
 
 
 # --- extract ----------------------------------------------------------------------------------------------------------

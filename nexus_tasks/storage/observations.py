@@ -217,15 +217,22 @@ def drop_reflection(tx: Transaction, session_id: int) -> None:
 
 
 # --- earlier logs -----------------------------------------------------------------------------------------------------
-def keep_earlier(tx: Transaction, found: ObservationLog, generation: int, text: str, condensed_length: int) -> None:
-    """Keep the text that the log's ``generation`` has replaced. The caller has locked the session and the log."""
+def keep_earlier(
+    tx: Transaction, found: ObservationLog, generation: int, text: str, *, through: int, condensed_length: int
+) -> None:
+    """Keep the text that the log's ``generation`` has replaced. The caller has locked the session and the log.
+
+    Args:
+        through: the seq of the last message that the text covers.
+        condensed_length: the number of characters of the log that replaced the text.
+    """
     tx.execute(
         insert(ObservationGeneration).values(
             namespace_id=found.namespace_id,
             session_id=found.session_id,
             generation=generation,
             observations=text,
-            observed_through_seq=found.observed_through_seq,
+            observed_through_seq=through,
             condensed_length=condensed_length,
         )
     )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from typer.testing import CliRunner
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, limits
 from nexus_tasks.cli.main import app
 from nexus_tasks.cognition.echo import without_echo
+from nexus_tasks.cognition.observing import activation, observe
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, Permanent
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import observation
+from nexus_tasks.storage.models import Memory
 from nexus_tasks.types import ContextBlock, ObservationStats
 from tests.integration.inline import NAMESPACE, time_passes, wanted, work
 from tests.sandbox import Sandbox, engine
@@ -127,6 +130,73 @@ def test_a_long_log_is_condensed_and_what_came_since_is_kept(small: Sandbox) -> 
     assert found.log_tokens < 300
     assert max(block.sections[0].ids) > ids()[found.observed_through - 6]  # the latest observation
     assert block.tokens <= 400 + 300 + 100
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_a_block_shows_the_newest_of_very_many_messages(
+    small: Sandbox, monkeypatch: pytest.MonkeyPatch, observe: bool
+) -> None:
+    """Before, a context read a session of any size into the memory of its server."""
+    monkeypatch.setattr(activation, "MOST_READ", 10, raising=False)
+    say(*map(turn, range(30)), observe=observe)
+    block = read()
+    assert block.sections[-1].ids == tuple(ids()[-10:])
+    assert "20 older messages" in block.notes[-1]
+    part = read(max_tokens=60)
+    assert 0 < len(part.sections[-1].ids) < 10
+    assert f"{30 - len(part.sections[-1].ids)} older messages" in part.notes[-1]
+    if observe:  # the jobs do not need the texts of all messages at once
+        work(*KINDS)
+        found = standing()
+        assert (found.observing, found.observed_through > 20) == ("idle", True)
+        assert not any("older messages" in note for note in read().notes)
+    assert small.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(30,)]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_block_has_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    say(*(f"{turn(n)} {'word ' * 200}" for n in range(20)))
+    monkeypatch.setattr(limits, "ANSWER_BYTES", 5_500)
+    block = read()
+    assert len(block.sections[-1].ids) == 5
+    assert len(block.text) < 6_000
+    assert "15 older messages" in block.notes[-1]
+
+
+@contextmanager
+def loading() -> Iterator[list[Memory]]:
+    """The memories that are read inside the block, each as often as it is read."""
+    found = list[Memory]()
+
+    def note(memory: Memory, _: object) -> None:
+        found.append(memory)
+
+    event.listen(Memory, "load", note)
+    try:
+        yield found
+    finally:
+        event.remove(Memory, "load", note)
+
+
+def test_a_backlog_is_not_read_anew_for_each_of_its_batches(small: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a backlog of 100,000 messages was read for each batch, while its session was locked."""
+    for module in (observe, activation):
+        monkeypatch.setattr(module, "MOST_READ", 20, raising=False)
+    say(*map(turn, range(300)), observe=True)
+    with loading() as found:
+        work("observe_session")
+    assert len(found) < 3_000
+    assert standing().tail_tokens <= 80
+    assert small.sql("SELECT observed_through_seq > 290 FROM observation_logs") == [(True,)]
+
+
+def test_nothing_is_read_for_notes_that_only_a_reader_asks_for(deploy: Callable[..., Sandbox]) -> None:
+    """Before, without background notes, each call of `ingest` read the whole session."""
+    deploy(**SMALL | {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"})
+    say(*map(turn, range(40)), observe=True)
+    with loading() as found:
+        say(turn(40))
+    assert len(found) < 10
 
 
 def test_a_session_can_be_left_out_and_a_namespace_turned_off(small: Sandbox) -> None:
@@ -403,6 +473,25 @@ def test_what_claude_is_asked(claude: Callable[..., Sandbox], standin: StandIn) 
     assert here.sql("SELECT count(*), min(purpose) FROM model_calls WHERE purpose = 'observe'") == [
         (len(calls), "observe")
     ]
+
+
+def test_messages_that_nobody_sees_are_in_no_question_and_in_no_citation(
+    claude: Callable[..., Sandbox], standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """System messages are not observed. Before, a note without sources cited them."""
+    monkeypatch.setattr(observe, "MOST_READ", 4, raising=False)
+    claude(**SMALL)
+    standin.answer("observe", observed("Ann plans things."))
+    rules = [{"role": "system", "content": f"Rule {n}."} for n in range(10)]
+    talk = [{"author": "ann", "content": turn(n)} for n in range(20)]
+    Nexus().ingest(NAMESPACE, "chat", [*rules, *talk[:10], rules[0], *talk[10:]], observe=True)
+    work(*KINDS)
+    asked = [call for call in standin.counters.requests if call.purpose == "observe"]
+    assert asked
+    assert all("ann: My plan" in call.parts[0] for call in asked)
+    roles = {one.id: one.role for one in Nexus().session(NAMESPACE, "chat").said}
+    cited = Nexus().observation_log(NAMESPACE, "chat").text
+    assert {roles[int(number)] for number in re.findall(r"\[m(\d+)\]", cited)} == {"user"}
 
 
 WORDY = [

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.observing import condense, observe
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import Erased, NotFound
+from nexus_tasks.llm import observation_log
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
+from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.services import observation, session_context
-from nexus_tasks.storage import namespaces, pruning, sessions
+from nexus_tasks.storage import namespaces, observations, pruning, sessions
 from nexus_tasks.types import ObservationText
-from tests.integration.inline import NAMESPACE, dump, work
+from tests.integration.inline import NAMESPACE, dump, job_context, work
+from tests.integration.suspended import Crash
 from tests.integration.test_observation import SMALL, erase, nexus, observed, read, say, turn
+from tests.integration.test_observation_machine import Counting
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
@@ -86,6 +95,99 @@ def test_an_erasure_leaves_no_earlier_text(condensed: Sandbox) -> None:
     assert rows["observation_generations"] == []
     with pytest.raises(NotFound):
         Nexus().undo_condensation(NAMESPACE, "chat")
+
+
+def test_an_earlier_text_knows_the_last_message_that_it_covers(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when notes were moved into the log just before it was condensed."""
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
+    here = deploy(**SMALL)
+    say(*map(turn, range(40)), observe=True)
+    here.sql(
+        "UPDATE observation_logs SET generation = 1, observed_through_seq = 5, observing = 'idle', observations ="
+        " '## 2026-03-01' || repeat(E'\\n- [#1] [low] It rained in Lisbon all day long.', 30)"
+    )
+    here.sql(
+        "INSERT INTO observation_chunks (namespace_id, session_id, from_seq, through_seq, observations, current_task,"
+        " suggested_response, made_by)"
+        " SELECT namespace_id, session_id, 6, 12, E'## 2026-03-01\\n- [#6] [low] The sun shone.', '', '', 'test'"
+        " FROM observation_logs"
+    )
+    here.sql(
+        "INSERT INTO observation_reflections (namespace_id, session_id, base_generation, covered_length, observations,"
+        " current_task, suggested_response, made_by)"
+        " SELECT namespace_id, session_id, 1, length(observations), E'## 2026-03-01\\n- [#1] [low] Rain.', '', '',"
+        " 'test' FROM observation_logs"
+    )
+    read()
+    found = shown()
+    [earlier] = found.earlier
+    assert shown(generation=earlier.generation).text.endswith("The sun shone.")
+    assert shown(generation=earlier.generation).observed_through == found.observed_through == 12
+
+
+@pytest.mark.parametrize("cited", [True, False])
+def test_an_erasure_during_a_condensation_does_not_hold_up_the_next_one(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch, cited: bool
+) -> None:
+    """The new log is condensed at its own length. Before, it had to grow to 1.25 times the length of the erased one."""
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
+    here = deploy(**SMALL)
+    say(*map(turn, range(60)), observe=True)
+    work("observe_session")
+    if not cited:
+        here.sql(r"UPDATE observation_logs SET observations = regexp_replace(observations, '\[#\d+\] ', '', 'g')")
+    model = Counting(stubborn=True)
+    model.meanwhile = lambda: erase(1)
+    with pytest.raises(Erased) if cited else nullcontext():
+        condense.condense(replace(default_deployment().resources, model=model), job_context(), "chat")
+    assert model.calls > 0
+    assert here.sql("SELECT observations, reflect_from_tokens FROM observation_logs") == [("", 0)]
+
+
+@pytest.mark.parametrize("kind", ["observe", "condense"])
+def test_no_answer_is_kept_from_notes_on_what_was_erased_meanwhile(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Before, the answer was saved, and stayed for a month when the process died before it stored the notes."""
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
+    here = deploy(**SMALL)
+    say(*map(turn, range(60)), observe=True)
+    work("observe_session")
+    say(*map(turn, range(60, 80)))
+
+    def die(*_: object) -> None:
+        raise Crash
+
+    for name in ("store_chunk", "store_reflection"):
+        monkeypatch.setattr(observations, name, die)
+    texts = here.sql(
+        "SELECT observations FROM observation_logs"
+        " UNION ALL (SELECT observations FROM observation_chunks ORDER BY from_seq)"
+    )
+    last = texts[-1 if kind == "observe" else 0][0].splitlines()[-1]  # the last note that the model sees
+    model = Interrupted(lambda: erase(max(observation_log.sources(last))))
+    resources = replace(default_deployment().resources, model=model)
+    run = partial(observe.observe, urgent=False) if kind == "observe" else condense.condense
+    with pytest.raises((Erased, Crash)):
+        run(resources, job_context(), "chat")
+    assert here.sql("SELECT * FROM saved_answers") == []
+    assert model.happens is None
+
+
+class Interrupted(OfflineModel):
+    """The offline model. Something happens while it thinks for the first time."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self.happens: Callable[[], object] | None = happens
+
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
+        """Let it happen, and answer."""
+        happens, self.happens = self.happens, None
+        if happens:
+            happens()
+        return super().complete(request)
 
 
 def test_an_earlier_text_is_kept_for_seven_days(condensed: Sandbox) -> None:

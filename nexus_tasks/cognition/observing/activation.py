@@ -14,7 +14,7 @@ from datetime import datetime
 from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import observations
+from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection
 from nexus_tasks.text import estimate_tokens
@@ -22,6 +22,7 @@ from nexus_tasks.text import estimate_tokens
 # Both lengths are multiples of the log's length. Chosen by hand, not measured.
 TARGET = 0.75  # a shorter version of at most this length is short enough
 PATIENCE = 1.25  # when a shorter version misses the target, the next job waits until the log has grown to this length
+MOST_READ = 10_000  # messages after a log that are read. A tail of 36,000 tokens has about 5,000 at most.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +65,46 @@ def state_of(found: ObservationLog) -> LogState:
     return LogState(**{name: getattr(found, name) for name in LogState.__annotations__})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """The messages after a log.
+
+    Attributes:
+        said: the newest of them, at most 10,000 messages with at most 16 MB of text.
+        unread: the older ones, as (seq, about the number of tokens).
+    """
+
+    said: Sequence[Memory]
+    unread: Sequence[tuple[int, int]] = ()
+
+
+def tail_of(tx: Transaction, session_id: int, through: int) -> Tail:
+    """Read the messages behind the seq ``through``."""
+    said, more = messages.bounded(tx, session_id, through, MOST_READ, newest=True)
+    return Tail(said=said, unread=messages.unread(tx, session_id, through, said[0].seq or 0) if more else ())
+
+
 def total_tokens(said: Iterable[Memory]) -> int:
     """The tokens of messages as a reader sees them."""
     return sum(map(message_text.tokens_of, said))
 
 
-def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> LogUpdate | None:
+def due_update(
+    tx: Transaction,
+    settings: Settings,
+    found: ObservationLog,
+    tail: Sequence[Memory],
+    unread: Sequence[tuple[int, int]] = (),
+) -> LogUpdate | None:
     """The update of the log that is due now. ``None`` when no update is due, or when its text is not prepared yet.
 
     Args:
         found: the log.
-        tail: all messages after the log.
+        tail: the messages after the log.
+        unread: those of them that were not read (see :class:`Tail`).
     """
     before = now = state_of(found)
-    weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
+    weights = [*unread, *((message.seq or 0, message_text.tokens_of(message)) for message in tail)]
     if sum(weight for _, weight in weights) >= min(
         settings.observation_message_tokens, settings.observation_block_after_tokens
     ):
@@ -102,8 +129,14 @@ def apply_update(tx: Transaction, update: LogUpdate, **columns: str) -> bool:
         observations.drop_chunks(tx, update.seen.session_id, update.now.observed_through_seq)
     if done and update.replaced:
         observations.drop_reflection(tx, update.seen.session_id)
-        text, length = update.replaced.observations, len(update.now.observations)
-        observations.keep_earlier(tx, update.seen, update.now.generation, text, length)
+        observations.keep_earlier(
+            tx,
+            update.seen,
+            update.now.generation,
+            update.replaced.observations,
+            through=update.replaced.observed_through_seq,
+            condensed_length=len(update.now.observations),
+        )
     return done
 
 

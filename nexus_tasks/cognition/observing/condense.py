@@ -52,12 +52,15 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> tuple[J
         if not is_wanted(tx, settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
             return job.commit(tx, JobOutcome(status="skipped")), False
-    noted = _shorter(resources, job, session_key, seen.observations)
+        sources = messages.cited_ids(tx, seen.session_id, observation_log.sources(seen.observations))
+    noted = _shorter(resources, job, session_key, seen.observations, sources)
     with resources.database.transaction() as tx:
         found = observations.find_log(tx, seen.session_id, lock=True)
         if found is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        if noted is None:
+        if noted is None and found.erasures != seen.erasures:
+            outcome = JobOutcome(status="superseded")  # a message was erased meanwhile: the log may be empty
+        elif noted is None:
             from_tokens = math.ceil(activation.PATIENCE * estimate_tokens(seen.observations))
             observations.delay_reflection(tx, seen.session_id, from_tokens)
             outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
@@ -99,10 +102,15 @@ def _activated(tx: Transaction, settings: Settings, found: ObservationLog) -> Ob
     return again
 
 
-def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) -> ObservedText | None:
+def _shorter(
+    resources: Resources, job: JobContext, session_key: str, log: str, sources: frozenset[int]
+) -> ObservedText | None:
     """A shorter version of the whole log, or ``None`` when no answer of the model is shorter.
 
     A log that is longer than one answer may be is condensed in parts.
+
+    Args:
+        sources: ids of the messages that the log cites.
     """
     settings, whole = resources.settings, estimate_tokens(log)
     # A log beyond the bound is condensed so far that it is below the bound at once, if its notes allow it.
@@ -112,7 +120,8 @@ def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) 
     while rest:
         part = observation_log.first_lines(rest, settings.max_tokens_condense)
         rest = observation_log.text_after(rest, len(part))
-        shorter, answer = shorter_part(resources, job, session_key, part, math.floor(share * estimate_tokens(part)))
+        target = math.floor(share * estimate_tokens(part))
+        shorter, answer = shorter_part(resources, job, session_key, part, target, sources=sources)
         text = observation_log.append(text, shorter)
     if estimate_tokens(text) >= whole:
         return None
@@ -132,6 +141,7 @@ def shorter_part(
     target: int,
     *,
     shares: Sequence[float] = ASKED,
+    sources: frozenset[int] = frozenset(),
 ) -> tuple[str, Condensed | None]:
     """A shorter version of notes: the first answer that has at most ``target`` tokens, else the shortest answer.
 
@@ -139,6 +149,7 @@ def shorter_part(
 
     Args:
         shares: the length that each attempt asks for, as a multiple of ``target``.
+        sources: ids of the messages that the notes cite, unless the job has shown them to the model already.
 
     Raises:
         InvalidAnswer: an answer is malformed, or most of its lines are repetitions.
@@ -146,7 +157,7 @@ def shorter_part(
     best: tuple[str, Condensed | None] = part, None
     shown = {seq: seq for seq in observation_log.sources(part)}
     for share in shares:
-        answer = ask(resources, job, build_request(session_key, part, math.floor(share * target)))
+        answer = ask(resources, job, build_request(session_key, part, math.floor(share * target), sources))
         days = with_sources(answer.condensed, shown)
         text = prompts.inert(clean_text(observation_log.format_days(days)))
         if text and estimate_tokens(text) < estimate_tokens(best[0]):
@@ -156,8 +167,10 @@ def shorter_part(
     return best
 
 
-def build_request(session_key: str, covered: str, target: int) -> ModelRequest[Condensed]:
-    """The model request for writing notes again, within ``target`` tokens."""
+def build_request(
+    session_key: str, covered: str, target: int, sources: frozenset[int] = frozenset()
+) -> ModelRequest[Condensed]:
+    """The model request for writing notes again, within ``target`` tokens. ``sources`` are ids of what they cite."""
     return ModelRequest(
         purpose="condense",
         instructions=prompts.instructions("condense"),
@@ -167,6 +180,6 @@ def build_request(session_key: str, covered: str, target: int) -> ModelRequest[C
             f"Write the notes of this session again, within {target} tokens ({4 * target} characters)."
         ),
         answer=Condensed,
-        material=CondenseMaterial(log=covered, target_tokens=target),
+        material=CondenseMaterial(log=covered, target_tokens=target, noted=sources),
         shared=False,
     )

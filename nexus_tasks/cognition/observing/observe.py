@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 MOST_BATCHES = 20  # batches per run. Another run does the rest, so other jobs do not wait for a whole backlog.
 MOST_NOTES = 0.25  # the most tokens of the notes on a batch, as a share of the tokens of its messages
 SHORT_NOTES = 100  # tokens; notes of this length are short enough, however short the messages are
+MOST_READ = 2_000  # messages that are read for a batch. A batch of 10,000 tokens has at most about 1,400.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class ObservationBatch:
         said: the messages.
         previous: the last lines of the log and of the chunks that are not in the log yet.
         current_task: the agent's task, from the newest notes that name a task.
+        noted: ids of the messages that ``previous`` cites.
     """
 
     seen: ObservationLog
@@ -50,6 +52,7 @@ class ObservationBatch:
     said: tuple[Memory, ...]
     previous: str
     current_task: str
+    noted: frozenset[int] = frozenset()
 
 
 def note_if_due(
@@ -70,10 +73,10 @@ def note_if_due(
     if not is_observed(session, by_default=by_default):
         return False
     found = observations.ensure_log(tx, session)
-    if found.observing != "idle":
+    if found.observing != "idle" or not settings.observation_buffer_tokens:
         return False
-    pending = _pending(tx, session, observations.last_observed_seq(tx, found))
-    return is_due(settings, pending, urgent=False) and observations.want(tx, session.id, "observing")
+    pending, more = _pending(tx, session, observations.last_observed_seq(tx, found))
+    return is_due(settings, pending, urgent=False, more=more) and observations.want(tx, session.id, "observing")
 
 
 def is_observed(session: SessionRow, *, by_default: bool) -> bool:
@@ -81,15 +84,16 @@ def is_observed(session: SessionRow, *, by_default: bool) -> bool:
     return by_default if session.observe is None else session.observe
 
 
-def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bool:
+def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool, more: bool = False) -> bool:
     """Whether the pending messages (the messages after the last observation) make a batch.
 
     A batch is due when the pending messages have at least ``observation_buffer_tokens`` tokens (one interval). When a
     reader of the session waits (``urgent``), the pending messages must have more than one interval. The last interval
-    then stays in the prompt word for word.
+    then stays in the prompt word for word. With ``more``, further messages are pending that were not read. So many
+    messages always make a batch.
     """
     interval, total = settings.observation_buffer_tokens, sum(map(message_text.tokens_of, pending))
-    return total > interval if urgent else 0 < interval <= total
+    return more or total > interval if urgent else interval > 0 and (more or interval <= total)
 
 
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
@@ -152,8 +156,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
                 outcome = JobOutcome(status="completed", details={"chunks": made})
                 condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
-        answer = ask(resources, job, build_request(resources.settings, session_key, batch))
-        noted = _bounded(resources, job, session_key, _notes_of(resources, answer, batch.said), _most(batch.said))
+        noted = _note(resources, job, session_key, batch)
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
@@ -169,7 +172,8 @@ def _activate(tx: Transaction, settings: Settings, job: JobContext, session_key:
     """
     session = sessions.get(tx, job.namespace_id, session_key)
     found = observations.ensure_log(tx, session)
-    due = activation.due_update(tx, settings, found, _pending(tx, session, found.observed_through_seq))
+    tail = activation.tail_of(tx, session.id, found.observed_through_seq)
+    due = activation.due_update(tx, settings, found, tail.said, tail.unread)
     if due:
         activation.apply_update(tx, due)
         found = observations.ensure_log(tx, session)
@@ -188,8 +192,8 @@ def _next_batch(
     if found.observing == "dead":
         return GAVE_UP
     reach = observations.last_observed_seq(tx, found)
-    pending = _pending(tx, session, reach)
-    if not is_due(settings, pending, urgent=urgent):
+    pending, more = _pending(tx, session, reach)
+    if not is_due(settings, pending, urgent=urgent, more=more):
         observations.settle(tx, session.id, "observing")
         return JobOutcome(status="skipped", details={"through_seq": reach})
     ready = observations.chunks(tx, session.id)
@@ -197,17 +201,30 @@ def _next_batch(
     for chunk in ready:
         so_far = observation_log.append(so_far, chunk.observations)
     tasks = [found.current_task, *(chunk.current_task for chunk in ready)]
+    previous = observation_log.last_lines(so_far, settings.previous_observer_tokens)
     return ObservationBatch(
         seen=found,
         from_seq=reach + 1,
         said=batch_of(settings, pending, urgent=urgent),
-        previous=observation_log.last_lines(so_far, settings.previous_observer_tokens),
+        previous=previous,
         current_task=next((task for task in reversed(tasks) if task), ""),
+        noted=messages.cited_ids(tx, session.id, observation_log.sources(previous)),
     )
 
 
-def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memory]:
-    return messages.window(tx, session.id, reach, messages.UNBOUNDED_SEQ)
+def _pending(tx: Transaction, session: SessionRow, reach: int) -> tuple[Sequence[Memory], bool]:
+    """The first messages behind ``reach``, and whether there are more. A backlog may have 100,000 messages."""
+    return messages.bounded(tx, session.id, reach, MOST_READ)
+
+
+def _note(resources: Resources, job: JobContext, session_key: str, batch: ObservationBatch) -> ObservedText:
+    """The model's notes on a batch. A batch in which nothing is said gets none, and the model is not asked."""
+    said = [message for message in batch.said if message_text.text_of(message)]
+    if not said:
+        model = resources.model.model_for("observe")
+        return ObservedText(observations="", current_task="", suggested_response="", made_by=model)
+    answer = ask(resources, job, build_request(resources.settings, session_key, batch))
+    return _bounded(resources, job, session_key, _notes_of(resources, answer, said), _most(batch.said))
 
 
 def build_request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
@@ -239,7 +256,7 @@ def build_request(settings: Settings, session_key: str, batch: ObservationBatch)
             f"Write the observations of this session, within {most_notes} tokens ({4 * most_notes} characters).{task}"
         ),
         answer=Observed,
-        material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines),
+        material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines, noted=batch.noted),
         shared=False,
     )
 

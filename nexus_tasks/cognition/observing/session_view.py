@@ -6,7 +6,7 @@ so the log and the messages fit together even when new messages are stored betwe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -26,7 +26,8 @@ class SessionView:
 
     Attributes:
         observed_through: the seq (the position in the session) of the last message that the log covers.
-        tail: the messages that the log does not cover.
+        tail: the messages that the log does not cover, or the newest of them (see :class:`activation.Tail`).
+        unread: the number of older messages that the log does not cover either.
         cited: the messages that the log cites, by their seq.
         ask_observe: whether this read marked the session for ``observe_session``, so that the caller must enqueue the
             job.
@@ -49,6 +50,7 @@ class SessionView:
     suggested_response_at: datetime | None = None
     observed_through: int = 0
     tail: tuple[Memory, ...] = ()
+    unread: int = 0
     tail_tokens: int = 0
     cited: Mapping[int, CitedMemory] = field(default_factory=dict)
     ask_observe: bool = False
@@ -79,9 +81,13 @@ def current_view(
     observed = observe.is_observed(session, by_default=by_default)
     found = observations.find_log(tx, session.id)
     if found is None and not observed:
-        said = messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ)
+        tail = activation.tail_of(tx, session.id, 0)
         return SessionView(
-            session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=activation.total_tokens(said)
+            session_key=session.session_key,
+            observed=False,
+            tail=tuple(tail.said),
+            unread=len(tail.unread),
+            tail_tokens=activation.total_tokens(tail.said),
         )
     view = _updated_view(tx, settings, session, found, observed=observed, update=update)
     return replace(view, cited=messages.cited(tx, session.id, observation_log.sources(view.log)))
@@ -138,8 +144,8 @@ class _Read:
 
 
 def _read(tx: Transaction, settings: Settings, session: SessionRow, found: ObservationLog, *, observed: bool) -> _Read:
-    tail = messages.window(tx, session.id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
-    due = activation.due_update(tx, settings, found, tail)
+    tail = activation.tail_of(tx, session.id, found.observed_through_seq)
+    due = activation.due_update(tx, settings, found, tail.said, tail.unread)
     now = due.now if due else activation.state_of(found)
     condensed = due is not None and due.condensed
     updated = _view(tx, settings, session, found, now, tail, condensed=condensed, observed=observed)
@@ -172,7 +178,7 @@ def _view(
     session: SessionRow,
     found: ObservationLog,
     now: activation.LogState,
-    tail: Sequence[Memory],
+    tail: activation.Tail,
     *,
     condensed: bool,
     observed: bool,
@@ -183,11 +189,14 @@ def _view(
         condensed: whether the stored shorter version is in the log ``now``.
     """
     reach = max(observations.last_observed_seq(tx, found), now.observed_through_seq)
-    after = tuple(message for message in tail if (message.seq or 0) > now.observed_through_seq)
+    after = tuple(message for message in tail.said if (message.seq or 0) > now.observed_through_seq)
+    unread = [(seq, tokens) for seq, tokens in tail.unread if seq > now.observed_through_seq]
     pending = [message for message in after if (message.seq or 0) > reach]
     weight, length = activation.total_tokens(after), estimate_tokens(now.observations)
+    weight += sum(tokens for _, tokens in unread)
     too_long = weight >= settings.observation_block_after_tokens
-    observe_due = observed and observe.is_due(settings, pending, urgent=too_long)
+    more = any(seq > reach for seq, _ in unread)
+    observe_due = observed and observe.is_due(settings, pending, urgent=too_long, more=more)
     reflect_due = (
         observed
         and activation.is_condensing_due(settings, now)
@@ -204,6 +213,7 @@ def _view(
         suggested_response_at=now.suggested_response_at,
         observed_through=now.observed_through_seq,
         tail=after,
+        unread=len(unread),
         tail_tokens=weight,
         ask_observe=observe_due and found.observing == "idle",
         ask_reflect=reflect_due and found.reflecting == "idle",

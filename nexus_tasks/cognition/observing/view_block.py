@@ -76,10 +76,12 @@ def lay_out(
     notes = _notes(view, waited=waited)
     memories = _memories(view, namespace, max_tokens, form, find) if find else None
     if max_tokens is None:
-        shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=0, memories=memories)
+        shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=view.unread, memories=memories)
         text = _text(shown_view, form, namespace)
         if estimate_tokens(text) > most:
             notes.append(f"This block is longer than {most:,} tokens, the bound for an observed session.")
+        if view.unread:
+            notes.append(f"Left out, because no block has so many messages: {view.unread:,} older messages.")
     else:
         shown_view, text = _fitting(view, max_tokens, form, namespace, memories)
         if shown_view.left_out or shown_view.log_left_out:
@@ -251,7 +253,10 @@ def _fitting(
             return shown_view, text
         room *= 0.97 * most / used
     empty = ShownView(
-        view=replace(view, current_task="", suggested_response=""), log="", tail=(), left_out=len(view.tail)
+        view=replace(view, current_task="", suggested_response=""),
+        log="",
+        tail=(),
+        left_out=len(view.tail) + view.unread,
     )
     return empty, "{}" if form == "json" else ""
 
@@ -262,10 +267,10 @@ def _shown_within(view: SessionView, most: int) -> ShownView:
     The messages may use one half of the tokens, and the log the other half. When the messages need less than their
     half, the log may use the rest, and the other way round.
     """
-    whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
+    whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=view.unread)
     if estimate_tokens(_plain(whole)) <= most:
         return whole
-    tail_tokens = view.tail_tokens + estimate_tokens(RECENT + "\n")
+    tail_tokens = sum(map(message_text.tokens_of, view.tail)) + estimate_tokens(RECENT + "\n")
     head_tokens = estimate_tokens(_head(whole) + "\n")
     for_tail = max(most // 2, most - head_tokens)
     kept: list[Memory] = []
@@ -279,5 +284,5 @@ def _shown_within(view: SessionView, most: int) -> ShownView:
     tags = estimate_tokens(f"{OPENING}\n{CLOSING}\n") + head_tokens - estimate_tokens(view.log) + 2
     log = observation_log.last_lines(view.log, most - kept_tokens - tags - estimate_tokens(RECENT + "\n"))
     shown = view if log else replace(view, current_task="", suggested_response="")
-    left_out = len(_shown(view.tail)) - len(_shown(kept))
+    left_out = len(_shown(view.tail)) - len(_shown(kept)) + view.unread
     return ShownView(view=shown, log=log, tail=tuple(kept), left_out=left_out, log_left_out=log != view.log)
