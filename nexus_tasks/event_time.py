@@ -261,8 +261,10 @@ def _spans(text: str, today: date, where: tzinfo) -> Iterator[Span]:
         part = {name: value.lower() for name, value in match.groupdict().items() if value}
         try:
             yield _span(*(_absolute(part, today) or _relative(part, today, partial(_way, text, match))), where)
-        except (ValueError, OverflowError):
-            continue  # no such day exists (31 February), or Python's calendar does not reach it
+        except (KeyError, ValueError, OverflowError):
+            # No such day exists (31 February), Python's calendar does not reach it, or a word has a letter that only a
+            # search without regard to case takes for another one: "yeſterday", "tonıght".
+            continue
 
 
 def _way(text: str, month: re.Match[str]) -> int:

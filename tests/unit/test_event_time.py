@@ -233,6 +233,14 @@ def test_days_outside_the_calendar_are_none() -> None:
             local(when.replace(tzinfo=UTC), name)
 
 
+def test_words_with_other_letters_name_no_time() -> None:
+    """Without regard to case, the long ſ and the dotless ı match s and i."""
+    for said in ("I swam yeſterday.", "I swim tonıght.", "I swam laſt week.", "In ſix days I will swim."):
+        assert event_time(said, SAID) is None
+        assert answered_time(said, SAID) is None
+        assert relative_time(f"{said} I was late today.", SAID) == event_time("today", SAID)
+
+
 def test_names_of_time_zones() -> None:
     assert zone_of(SAID) is None
     assert zone_of(SAID.replace(tzinfo=None)) is None
