@@ -170,6 +170,13 @@ def _markers(word: str) -> tuple[str, ...]:
     return tuple(marker for marker in found if marker)
 
 
+def marked_words(text: str) -> list[str]:
+    """The content words of ``text`` and the markers of the words that change its meaning, in order."""
+    return [
+        part for word in words(text) for part in (*_markers(word), *(() if word in STOP_WORDS else (_content(word),)))
+    ]
+
+
 def sentences(text: str) -> list[str]:
     """Split ``text`` at sentence ends and line breaks. Each run of white space becomes one space.
 
@@ -245,10 +252,7 @@ def content_key(text: str) -> str:
     "I live in Berlin" and "I lived in Berlin" differ in meaning. A text without content words gets its
     :func:`content_hash`.
     """
-    kept = [
-        part for word in words(text) for part in (*_markers(word), *(() if word in STOP_WORDS else (_content(word),)))
-    ]
-    return _sha256(" ".join(kept)) if content_words(text) else content_hash(text)
+    return _sha256(" ".join(marked_words(text))) if content_words(text) else content_hash(text)
 
 
 def _sha256(text: str) -> str:

@@ -112,6 +112,9 @@ def test_like_wordings() -> None:
     assert kind("We deploy on Tuesdays.", "we are deploying on tuesday") == "duplicate"
     assert kind("I write the release notes every Friday.", "Every Friday I write the release notes.") == "duplicate"
     assert kind("On Fridays Ann calls Bob.", "On Fridays Bob calls Ann.") == "reinforces"
+    assert kind("I eat before I swim.", "Before I swim I eat.") == "duplicate"
+    assert kind("I eat before I swim.", "I swim before I eat.") != "duplicate"
+    assert kind("I flew from Porto to Rome.", "From Rome I flew to Porto.") != "duplicate"
     assert (
         kind("I write the release notes every Friday.", "I write the release notes every Friday evening")
         == "reinforces"

@@ -14,7 +14,7 @@ from typing import Literal
 from nexus_tasks.llm.offline.attributes import attribute_conflict
 from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
-from nexus_tasks.text import content_words, jaccard
+from nexus_tasks.text import jaccard, marked_words
 from nexus_tasks.types.unicode_form import nfc
 
 # The least share of common words of two facts that reinforce each other, of two facts that contradict each other by a
@@ -39,7 +39,7 @@ def compare(left: str, right: str) -> Verdict | None:
     one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")
-    if _is_rotation(content_words(left), content_words(right)) and not _differs(one, other):
+    if _is_rotation(marked_words(left), marked_words(right)) and not _differs(one, other):
         return Verdict(kind="duplicate", rationale="the same content words, begun at another place")
     why = (
         _denial(one, other)
@@ -59,7 +59,8 @@ def compare(left: str, right: str) -> Verdict | None:
 def _is_rotation(left: list[str], right: list[str]) -> bool:
     """Whether ``right`` begins at another word of ``left`` and goes around: "On Fridays I swim", "I swim on Fridays".
 
-    Words in any other order do not count, because "Ann called Bob" and "Bob called Ann" are two facts.
+    Words in any other order do not count, because "Ann called Bob" and "Bob called Ann" are two facts. Words such as
+    "before" count too: "I eat before I swim" and "I swim before I eat" are two facts, "Before I swim I eat" is none.
     """
     starts = (i for i, word in enumerate(left) if right and word == right[0])
     return len(left) == len(right) and any(left[i:] + left[:i] == right for i in starts)
