@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage import expiry, validity
@@ -31,7 +31,8 @@ class UndoResult:
 def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
     """Find a reflection by its id or by the id of its job. Returns ``None`` when there is no such reflection."""
     which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
-    return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
+    query = select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which)
+    return tx.scalar(query, execution_options={"populate_existing": True})
 
 
 def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
@@ -53,7 +54,8 @@ def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozense
 def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
     """Facts that the reflection superseded and that a later message repeated.
 
-    Each is (id of the superseded fact, id of the newer fact with the same content).
+    Each is (id of the superseded fact, id of the newer fact with the same content). The fact that a correction made is
+    left out, because the undo deletes it.
     """
     old, since = aliased(Memory), aliased(Memory)
     query = (
@@ -67,29 +69,36 @@ def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int
             & (since.level == "explicit")
             & since.valid_to.is_(None),
         )
-        .where(ReflectionChange.reflection_id == reflection_id, ReflectionChange.superseded, old.id != since.id)
+        .where(
+            ReflectionChange.reflection_id == reflection_id,
+            ReflectionChange.superseded,
+            old.id != since.id,
+            since.reflection_id.is_distinct_from(reflection_id),
+        )
         .order_by(old.id)
     )
     return [(one, other) for one, other in tx.execute(query)]
 
 
-def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
-    """The ids of memories that rest on the reflection's memories, but were not made by the reflection.
+def resting_on(tx: Transaction, reflection_id: int) -> list[tuple[int, int | None]]:
+    """The memories that rest on the reflection's memories, but were not made by the reflection.
 
-    Digests are left out, because an undo deletes them (see ``undo_correction.py``).
+    Each is (id, number of the last reflection that made the memory or let it rest on them). Digests are left out,
+    because an undo deletes them (see ``undo_correction.py``).
     """
     conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
-    return list(
-        tx.scalars(
-            select(Evidence.memory_id)
-            .where(
-                Evidence.source_id.in_(conclusions),
-                Evidence.memory_id.not_in(conclusions),
-                Evidence.role != "digested_from",
-            )
-            .distinct()
+    query = (
+        select(Evidence.memory_id, func.max(func.coalesce(Evidence.reflection_id, Memory.reflection_id)))
+        .join(Memory, Memory.id == Evidence.memory_id)
+        .where(
+            Evidence.source_id.in_(conclusions),
+            Evidence.memory_id.not_in(conclusions),
+            Evidence.role != "digested_from",
         )
+        .group_by(Evidence.memory_id)
+        .order_by(Evidence.memory_id)
     )
+    return [(memory_id, number) for memory_id, number in tx.execute(query)]
 
 
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
@@ -117,11 +126,18 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     made = select(Memory.id).where(Memory.reflection_id == reflection.id)
     held = tx.scalars(select(Memory.id).where(Memory.superseded_by.in_(made), Memory.id.not_in(made))).all()
     ended = {*held, *(change.memory_id for change in mine if change.superseded)}
-    tx.execute(delete(Evidence).where(Evidence.reflection_id == reflection.id))
+    edges = tx.execute(
+        delete(Evidence)
+        .where(Evidence.reflection_id == reflection.id)
+        .returning(Evidence.memory_id, Evidence.source_id, Evidence.role),
+        execution_options={"synchronize_session": False},
+    ).all()
+    heirs = _take_from_heirs(tx, [(fact, source) for fact, source, role in edges if role == "derived_from"])
     removed = tx.scalars(
         delete(Memory).where(Memory.reflection_id == reflection.id).returning(Memory.id),
         execution_options={"synchronize_session": False},
     ).all()
+    touched = sorted({*touched, *heirs})
     expiry.settle(tx, touched)  # a merged fact has lost the other fact's messages
     tx.execute(
         update(ReflectionRow)
@@ -133,6 +149,50 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     # What a deleted fact stood for may hold again: an earlier fact of the same words, whose own correction was undone.
     revived = validity.settle_facts(tx, ended)
     return UndoResult(removed=tuple(sorted(removed)), revived=tuple(sorted(revived)), restored=tuple(touched))
+
+
+_TAKE_FROM_HEIRS = text(
+    """
+    WITH gone AS (
+        DELETE FROM evidence AS e
+        USING unnest(CAST(:facts AS bigint[]), CAST(:sources AS bigint[])) AS lost (fact, source)
+        JOIN evidence AS merged ON merged.memory_id = lost.fact AND merged.role = 'duplicate_of'
+        WHERE e.memory_id = merged.source_id AND e.source_id = lost.source AND e.role = 'derived_from'
+          AND e.reflection_id = merged.reflection_id
+          AND NOT EXISTS (
+              SELECT FROM evidence AS other
+              JOIN evidence AS said ON said.memory_id = other.memory_id AND said.role = 'derived_from'
+              WHERE other.source_id = e.memory_id AND other.role = 'duplicate_of' AND said.source_id = e.source_id
+          )
+        RETURNING e.memory_id, e.source_id, e.reflection_id
+    ), counted AS (
+        UPDATE reflection_changes AS c SET reinforced = greatest(c.reinforced - lost.sources, 0)
+        FROM (SELECT memory_id, reflection_id, count(*) AS sources FROM gone GROUP BY 1, 2) AS lost
+        WHERE c.memory_id = lost.memory_id AND c.reflection_id = lost.reflection_id
+    ), weakened AS (
+        UPDATE memories AS m SET times_reinforced = greatest(m.times_reinforced - lost.sources, 0)
+        FROM (SELECT memory_id, count(*) AS sources FROM gone GROUP BY 1) AS lost WHERE m.id = lost.memory_id
+    )
+    SELECT memory_id, source_id FROM gone
+    """
+)
+
+
+def _take_from_heirs(tx: Transaction, lost: Sequence[tuple[int, int]]) -> set[int]:
+    """Take messages from the facts into which later reflections have merged the facts that lost the messages.
+
+    Args:
+        lost: pairs of a fact and a message that an undone merge had given to the fact.
+
+    Returns:
+        The ids of the facts that lost a message here.
+    """
+    heirs = set[int]()
+    while lost:
+        values = {"facts": [fact for fact, _ in lost], "sources": [source for _, source in lost]}
+        lost = [(fact, source) for fact, source in tx.execute(_TAKE_FROM_HEIRS, values)]
+        heirs |= {fact for fact, _ in lost}
+    return heirs
 
 
 def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
@@ -157,9 +217,9 @@ def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> di
 
 
 def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    if mine.reinforced:
+    if mine.validated_after is not None:  # also when the messages that it counted have been erased since
         fact.times_reinforced -= mine.reinforced
-        _restore_validation(fact, mine, [change for change in later if change.reinforced])
+        _restore_validation(fact, mine, [change for change in later if change.validated_after is not None])
     if mine.weakened:
         _restore_confidence(fact, mine, [change for change in later if change.weakened])
 

@@ -44,15 +44,34 @@ _SETTLE_FACTS = text(
 )
 # A reworded reinforcement (older releases made such memories) ends with the first of its two facts. A contradiction
 # ends when both its facts have ended. An insight ends when fewer than three of its facts are valid. A fact that was
-# merged into another fact has not ended for this purpose: the other fact stands for it.
+# merged into another fact has not ended for this purpose: the other fact stands for it. A conclusion that was corrected
+# has ended, whatever its facts do, while the correction is not undone and its fact exists.
+# ``OFFSET 0`` makes Postgres look up each row by an index: it would read whole tables for a few facts.
 _SETTLE_CONCLUSIONS = text(
     """
-    WITH rests AS (
+    WITH RECURSIVE merged AS (
+        SELECT unnest(CAST(:ids AS bigint[])) AS id
+        UNION
+        SELECT e.memory_id FROM merged CROSS JOIN LATERAL (
+            SELECT memory_id FROM evidence WHERE source_id = merged.id AND role = 'duplicate_of' OFFSET 0
+        ) AS e
+    ), resting AS (
+        SELECT id FROM merged
+        UNION
+        SELECT e.memory_id FROM merged CROSS JOIN LATERAL (
+            SELECT memory_id FROM evidence
+            WHERE source_id = merged.id AND role IN ('reinforces', 'contradicts', 'insight_support') OFFSET 0
+        ) AS e
+    ), rests AS (
         SELECT c.id, c.valid_from, e.role, stands.valid_to, stands.superseded_by,
                count(*) OVER (PARTITION BY c.id) AS sources,
                row_number() OVER (PARTITION BY c.id ORDER BY stands.valid_to NULLS LAST, e.source_id) AS place
-        FROM memories AS c
-        JOIN evidence AS e ON e.memory_id = c.id AND e.role IN ('reinforces', 'contradicts', 'insight_support')
+        FROM resting
+        CROSS JOIN LATERAL (SELECT id, level, valid_from FROM memories WHERE id = resting.id OFFSET 0) AS c
+        CROSS JOIN LATERAL (
+            SELECT source_id, role FROM evidence
+            WHERE memory_id = c.id AND role IN ('reinforces', 'contradicts', 'insight_support') OFFSET 0
+        ) AS e
         CROSS JOIN LATERAL (
             WITH RECURSIVE chain AS (
                 SELECT m.id, m.valid_to, m.superseded_by FROM memories AS m WHERE m.id = e.source_id
@@ -68,21 +87,20 @@ _SETTLE_CONCLUSIONS = text(
                     AND d.source_id = chain.superseded_by
             )
         ) AS stands
-        WHERE c.level IN ('derived', 'contradiction') AND (
-            c.id = ANY(CAST(:ids AS bigint[])) OR EXISTS (
-                SELECT FROM evidence AS mine WHERE mine.memory_id = c.id AND (
-                    mine.source_id = ANY(CAST(:ids AS bigint[])) OR mine.source_id IN (
-                        SELECT memory_id FROM evidence
-                        WHERE role = 'duplicate_of' AND source_id = ANY(CAST(:ids AS bigint[]))
-                    )
-                )
-            )
-        )
+        WHERE c.level IN ('derived', 'contradiction')
     )
     UPDATE memories AS c SET valid_to = now_is.valid_to, superseded_by = now_is.superseded_by
     FROM (
-        SELECT id, superseded_by, CASE WHEN valid_to IS NOT NULL THEN greatest(valid_to, valid_from) END AS valid_to
+        SELECT rests.id, coalesce(corrected.superseded_by, rests.superseded_by) AS superseded_by,
+               CASE WHEN corrected.superseded_by IS NOT NULL THEN corrected.ended_at
+                    WHEN rests.valid_to IS NOT NULL THEN greatest(rests.valid_to, rests.valid_from) END AS valid_to
         FROM rests
+        LEFT JOIN LATERAL (
+            SELECT ch.superseded_by, ch.ended_at FROM reflection_changes AS ch
+            JOIN reflections AS r ON r.id = ch.reflection_id AND r.undone_at IS NULL AND r.job_id LIKE 'correction:%'
+            WHERE ch.memory_id = rests.id AND ch.superseded AND ch.superseded_by IS NOT NULL
+            ORDER BY ch.reflection_id LIMIT 1
+        ) AS corrected ON true
         WHERE place = CASE role WHEN 'contradicts' THEN sources WHEN 'insight_support' THEN greatest(sources - 2, 1)
                                 ELSE 1 END
     ) AS now_is

@@ -10,6 +10,7 @@ import pytest
 
 from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
+from nexus_tasks.storage import perspectives
 from tests.integration.inline import NAMESPACE, dump, facts, say, work
 from tests.integration.reflecting import again, day, insight, judge, know, read, relation, run
 from tests.sandbox import Sandbox
@@ -296,3 +297,87 @@ def test_an_insight_holds_again_when_three_of_its_facts_do(here: Sandbox, standi
     else:
         erase(here, e)
     assert (read(here, concluded)["valid_to"], read(here, concluded)["superseded_by"]) == (None, None)
+
+
+# --- merges -----------------------------------------------------------------------------------------------------------
+def messages_of(here: Sandbox, fact: int) -> list[int]:
+    """The messages that a fact rests on."""
+    edges = "SELECT source_id FROM evidence WHERE memory_id = :i AND role = 'derived_from' ORDER BY 1"
+    return [source for (source,) in here.sql(edges, i=fact)]
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the first merge first", "the second merge first"])
+def test_merges_of_merged_facts_are_undone_in_any_order(here: Sandbox, standin: StandIn, first: int) -> None:
+    """Before, a fact kept the messages of a fact that an undone merge had given to the one merged into it."""
+    a, b, c = know(*(f"I like thing {i}." for i in "xyz"))
+    Nexus().pin(NAMESPACE, c)  # so that it stays when it is merged with an earlier fact
+    before = dump(here, *TRACES)
+    own = {fact: messages_of(here, fact) for fact in (a, b, c)}
+    numbers = [reflect(here, standin, relation("duplicate", b, a)), reflect(here, standin, relation("duplicate", c, a))]
+    assert messages_of(here, c) == [*own[a], *own[b], *own[c]]
+    assert (read(here, c)["times_reinforced"], [fact.id for fact in facts()]) == (2, [c])
+    Nexus().undo(NAMESPACE, numbers[first])
+    if first == 0:
+        assert messages_of(here, c) == [*own[a], *own[c]]
+        assert (read(here, c)["times_reinforced"], [fact.id for fact in facts()]) == (1, [b, c])
+    else:
+        assert messages_of(here, a) == [*own[a], *own[b]]
+        assert (read(here, a)["times_reinforced"], [fact.id for fact in facts()]) == (1, [a, c])
+    Nexus().undo(NAMESPACE, numbers[1 - first])
+    assert dump(here, *TRACES) == before
+
+
+def test_a_merge_is_undone_after_its_message_was_erased(here: Sandbox, standin: StandIn) -> None:
+    """Before, the fact that stayed kept the time at which the undone reflection had confirmed it."""
+    a, b = know("I like thing x.", "I like thing y.")
+    number = reflect(here, standin, relation("duplicate", b, a))
+    erase(here, b)
+    work("derive_memory")
+    assert read(here, a)["last_validated_at"] is not None
+    Nexus().undo(NAMESPACE, number)
+    assert (read(here, a)["times_reinforced"], read(here, a)["last_validated_at"]) == (0, None)
+
+
+def test_what_is_erased_while_an_undo_waits_cannot_be_undone(
+    here: Sandbox, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the raw error of a row that is missing was raised."""
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    number = reflect(here, standin, relation("contradicts", b, a, "new"))
+    lock = perspectives.lock
+
+    def erase_first(*arguments: Any) -> Any:
+        here.sql("DELETE FROM perspectives")
+        return lock(*arguments)
+
+    monkeypatch.setattr(perspectives, "lock", erase_first)
+    with pytest.raises(NotFound, match=f"no reflection {number}"):
+        Nexus().undo(NAMESPACE, number)
+    assert here.sql("SELECT count(*) FROM perspectives") == [(0,)]
+
+
+def test_a_refused_undo_names_the_reflection_that_is_in_the_way(here: Sandbox, standin: StandIn) -> None:
+    """Before, it named `nexus memories show`, which shows no reflection of a fact that a message says."""
+    [porto] = know("I live in Porto.")
+    right = Nexus().revise(NAMESPACE, porto, "I live in Lisbon.", author="ann")
+    [centre] = set(know("I live in the centre of Lisbon.", first_day=9)) - {right.id}
+    number = reflect(here, standin, relation("reinforces", centre, right.id))
+    with pytest.raises(UndoRefused, match=rf"m{centre} \(reflection {number}\)"):
+        Nexus().undo(NAMESPACE, right.reflection or 0)
+    Nexus().undo(NAMESPACE, number)
+    assert Nexus().undo(NAMESPACE, right.reflection or 0).revived == (porto,)
+
+
+def test_an_insight_ends_with_the_fact_into_which_its_fact_was_merged_twice(here: Sandbox, standin: StandIn) -> None:
+    """Before, it ended only with a fact into which its own fact was merged directly."""
+    a, b, c, d, e, f = know("I run.", "I swim.", "I climb.", "I jog.", "I am a runner.", "I do not run any more.")
+    reflect(here, standin, insights=[insight([a, b, c])])
+    [(concluded,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    for kept, other in ((d, a), (e, d)):
+        Nexus().pin(NAMESPACE, kept)  # so that it is the one that stays
+        reflect(here, standin, relation("duplicate", kept, other))
+        Nexus().unpin(NAMESPACE, kept)
+    assert read(here, concluded)["valid_to"] is None
+    number = reflect(here, standin, relation("contradicts", f, e, "new"))
+    assert read(here, concluded)["superseded_by"] == f
+    assert concluded in Nexus().undo(NAMESPACE, number).revived

@@ -6,7 +6,7 @@ from nexus_tasks.errors import NotFound, UndoRefused
 from nexus_tasks.storage import perspectives, undo_correction
 from nexus_tasks.storage import undo as undoing
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.storage.models import PerspectiveRow, ReflectionRow
 from nexus_tasks.storage.undo_correction import WorkAgain
 from nexus_tasks.types import UndoReceipt
 
@@ -25,15 +25,13 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> tuple[Und
         NotFound: the namespace has no such reflection.
         UndoRefused: later work builds on the reflection.
     """
-    found = undoing.find_reflection(tx, namespace_id, reflection)
-    if found is None:
-        raise NotFound(
-            f"There is no reflection {reflection!r} here.",
-            remedy="`nexus memories show ID` and `nexus jobs show JOB` name the reflection that made a memory.",
-        )
-    perspective = tx.get_one(PerspectiveRow, found.perspective_id)
-    perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
-    tx.refresh(found)  # Another transaction may have undone the reflection before this transaction got the lock.
+    found = _find(tx, namespace_id, reflection)
+    perspective = tx.get(PerspectiveRow, found.perspective_id)
+    if perspective is not None:
+        perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
+    # Another transaction may have undone or erased the reflection before this transaction got the lock.
+    found = _find(tx, namespace_id, found.id)
+    assert perspective is not None
     undone_before, again = found.undone_at is not None, WorkAgain()
     if undone_before:
         changed = undoing.UndoResult(removed=(), revived=(), restored=())
@@ -53,6 +51,16 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> tuple[Und
     return receipt, again
 
 
+def _find(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow:
+    found = undoing.find_reflection(tx, namespace_id, reflection)
+    if found is None:
+        raise NotFound(
+            f"There is no reflection {reflection!r} here.",
+            remedy="`nexus memories show ID` and `nexus jobs show JOB` name the reflection that made a memory.",
+        )
+    return found
+
+
 def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
     if rivals := undoing.facts_said_again(tx, reflection_id):
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
@@ -61,7 +69,8 @@ def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
             remedy="These facts are already valid again. To undo the other changes, forget the newer memories first.",
         )
     if resting := undoing.resting_on(tx, reflection_id):
+        named = ", ".join(f"m{i} (reflection {number})" if number else f"m{i}" for i, number in resting)
         raise UndoRefused(
-            f"These memories build on reflection {reflection_id}: {', '.join(f'm{i}' for i in resting)}.",
-            remedy="First undo the reflections that made these memories. `nexus memories show ID` names them.",
+            f"These memories build on reflection {reflection_id}: {named}.",
+            remedy="First undo the reflections that are named here, or forget the memories.",
         )
