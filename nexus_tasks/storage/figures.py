@@ -21,7 +21,7 @@ from nexus_tasks.types import LEVELS
 class Figures:
     """The figures of a namespace."""
 
-    # Level → number of memories. Superseded memories do not count.
+    # Level → number of memories. Superseded and expired memories do not count.
     memories: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
     underived: int = 0  # messages whose facts are still to be derived for an observer
     oldest_underived: datetime | None = None  # when the oldest derivation that is still to be done was requested
@@ -34,7 +34,10 @@ class Figures:
 
 
 _OF = "namespace_id = ANY(CAST(:ids AS bigint[]))"
-_MEMORIES = text(f"SELECT namespace_id, level, count(*) FROM memories WHERE {_OF} AND valid_to IS NULL GROUP BY 1, 2")
+_MEMORIES = text(
+    f"SELECT namespace_id, level, count(*) FROM memories WHERE {_OF} AND valid_to IS NULL"
+    " AND (expires_at IS NULL OR expires_at > now()) GROUP BY 1, 2"
+)
 # The inner query groups the derivations by message, because count(DISTINCT memory_id) would sort all ids.
 _BACKLOG = text(
     f"""

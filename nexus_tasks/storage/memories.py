@@ -189,10 +189,11 @@ def evidence_of(tx: Transaction, memory_id: int, limit: int) -> tuple[tuple[Cita
 
 
 def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
-    """The number of memories of each level, without superseded memories. A level without memories has the number 0."""
+    """The number of valid memories of each level: neither superseded nor expired. Without memories it is 0."""
+    lasts = Memory.expires_at.is_(None) | (Memory.expires_at > func.now())
     query = (
         select(Memory.level, func.count())
-        .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
+        .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None), lasts)
         .group_by(Memory.level)
     )
     return dict.fromkeys(LEVELS, 0) | dict(tx.execute(query).all())

@@ -60,7 +60,11 @@ def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> li
     """A page of a namespace's perspectives with their counts, sorted by observer and subject."""
     valid = (
         select(func.count())
-        .where(Memory.perspective_id == PerspectiveRow.id, Memory.valid_to.is_(None))
+        .where(
+            Memory.perspective_id == PerspectiveRow.id,
+            Memory.valid_to.is_(None),
+            Memory.expires_at.is_(None) | (Memory.expires_at > func.now()),
+        )
         .correlate(PerspectiveRow)
         .scalar_subquery()
     )
