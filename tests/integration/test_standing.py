@@ -194,3 +194,18 @@ def test_what_the_assistant_says_again_is_no_fact_about_the_assistant(here: Sand
         ("assistant", "I booked a table at Porto Negro for Friday."),
     ]
     assert rejected(here) == [{"echo": 1}]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_holds_instead_of_a_message_is_shown_only_with_the_standing_that_is_asked_for() -> None:
+    """Before, a context of what people say about themselves also had what others had made of it."""
+    say("I live in Rome.")
+    work("derive_memory")
+    [rome] = facts()
+    new = Nexus().revise(NAMESPACE, rome.id, "Ann lives in Oslo.", author="bob")
+    assert new.standing == "other"
+    shown = Nexus().context(NAMESPACE, query="Does ann live in Rome?").text
+    assert f"[m{new.id}]" in shown
+    shown = Nexus().context(NAMESPACE, query="Does ann live in Rome?", min_standing="self").text
+    assert "I live in Rome." in shown
+    assert f"[m{new.id}]" not in shown

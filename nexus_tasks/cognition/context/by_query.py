@@ -76,7 +76,7 @@ def find(
     asked = frozenset(content_words(query))
     touching = [row for row in best if row.level in ("derived", "contradiction") and _touches(asked, row)]
     messages = sorted(row.id for row in best if row.level == "raw")
-    heirs = context_rows.replaced_by(tx, wanted.namespace_id, messages, wanted.observer)
+    heirs = context_rows.replaced_by(tx, wanted, messages)
     facts = [row.id for row in best if row.level == "explicit"]
     sources = context_rows.sources(tx, wanted.namespace_id, [*facts, *heirs.values()])
     told_by = defaultdict[int, list[int]](list)

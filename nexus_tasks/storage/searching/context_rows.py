@@ -102,7 +102,7 @@ def newest(
     """The newest memories of each level that pass the filter: level → memories, newest first.
 
     Args:
-        levels: pairs of a level and the lowest confidence. Memories with a lower confidence are left out.
+        levels: pairs of a level and the lowest confidence. Memories with a lower one are left out, unless pinned.
         limit: the largest number of memories of each level.
         longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
     """
@@ -131,7 +131,7 @@ def _newest(within: str, limit: int) -> TextClause:
         FROM unnest(CAST(:levels AS text[]), CAST(:least AS float8[])) AS asked (level, least)
         CROSS JOIN LATERAL (
             SELECT {_COLUMNS} FROM memories AS m
-            WHERE {within} AND m.level = asked.level AND m.confidence >= asked.least
+            WHERE {within} AND m.level = asked.level AND (m.confidence >= asked.least OR m.pinned_at IS NOT NULL)
             ORDER BY m.occurred_at DESC, m.id DESC LIMIT {limit}
         ) AS one
         ORDER BY one.occurred_at DESC, one.id DESC
@@ -163,7 +163,7 @@ def strongest(
 
     Args:
         categories: only facts of these categories. Pinned facts, and conclusions of reflections, always pass.
-        least: the lowest confidence. Memories with a lower confidence are left out.
+        least: the lowest confidence. Memories with a lower one are left out, unless pinned.
         longest: the most bytes of a text that is read (:func:`longest_text`). Longer ones are ``unread``.
     """
     within = build_scope(wanted)
@@ -176,7 +176,7 @@ def _strongest(within: str, limit: int) -> TextClause:
     return _reading(
         f"""
         SELECT {_COLUMNS} FROM memories AS m
-        WHERE {within} AND m.confidence >= :least
+        WHERE {within} AND (m.confidence >= :least OR m.pinned_at IS NOT NULL)
           AND m.perspective_id IN (
               SELECT id FROM perspectives WHERE namespace_id = :namespace_id AND subject = :subject
           )
@@ -249,18 +249,24 @@ _REPLACED = text(
     FROM replaced JOIN memories AS m ON m.id = replaced.heir
     WHERE m.namespace_id = :namespace_id AND m.valid_to IS NULL AND m.content_key IS DISTINCT FROM replaced.content_key
       AND (m.expires_at IS NULL OR m.expires_at > now())
+      AND (CAST(:min_standing AS smallint) IS NULL OR m.standing >= :min_standing)
     ORDER BY replaced.message_id, m.occurred_at DESC, m.id DESC
     """
 )
 
 
-def replaced_by(tx: Transaction, namespace_id: int, message_ids: Sequence[int], observer: str | None) -> dict[int, int]:
+def replaced_by(tx: Transaction, wanted: Filter, message_ids: Sequence[int]) -> dict[int, int]:
     """The messages of which a fact no longer holds: id of the message → id of the newest fact that holds instead.
 
     Args:
-        observer: only facts of this observer. ``None`` means the facts of all observers.
+        wanted: only facts of its observer, and only facts that hold with its lowest standing.
     """
-    values = {"namespace_id": namespace_id, "ids": list(message_ids), "observer": observer}
+    values = {
+        "namespace_id": wanted.namespace_id,
+        "ids": list(message_ids),
+        "observer": wanted.observer,
+        "min_standing": wanted.min_standing,
+    }
     return dict(tx.execute(_REPLACED, values).all()) if message_ids else {}
 
 
