@@ -10,12 +10,12 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage import conclusions, facts, perspectives
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, PerspectiveRow
+from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionChange, ReflectionRow
 from nexus_tasks.types import Message, to_utc
 from nexus_tasks.types.names import standing_rank
 
@@ -71,26 +71,22 @@ def existing_heir(tx: Transaction, old: Correctable, content: str) -> int | None
 
 
 def same_fact(tx: Transaction, old: Correctable, message: Message) -> int | None:
-    """Another valid fact of the perspective that says the same as ``message``.
+    """Another valid fact of the perspective that says the same as ``message``, and lasts at least as long."""
+    ends = Memory.expires_at
+    lasts = ends.is_(None) if message.expires_at is None else ends.is_(None) | (ends >= to_utc(message.expires_at))
+    query = select(Memory.id).where(*_said_already(old, message), lasts, ends.is_(None) | (ends > func.now()))
+    return tx.scalar(query)
 
-    One that has expired is no such fact. It is ended here, because a perspective has at most one valid fact of a
-    content, and the correction becomes a fact of its own.
-    """
-    there = (
+
+def _said_already(old: Correctable, message: Message) -> list[ColumnElement[bool]]:
+    return [
         Memory.namespace_id == old.memory.namespace_id,
         Memory.perspective_id == old.perspective.id,
         Memory.content_key == facts.key_of(message.content, _begin(old, message)),
         Memory.level == "explicit",
         Memory.valid_to.is_(None),
         Memory.id != old.memory.id,
-    )
-    tx.execute(
-        update(Memory)
-        .where(*there, Memory.expires_at <= func.now())
-        .values(valid_to=func.greatest(Memory.expires_at, Memory.valid_from))
-        .execution_options(synchronize_session=False)
-    )
-    return tx.scalar(select(Memory.id).where(*there))
+    ]
 
 
 def _begin(old: Correctable, message: Message) -> datetime:
@@ -102,14 +98,18 @@ def _begin(old: Correctable, message: Message) -> datetime:
 def revise(tx: Transaction, old: Correctable, message: Message, source: int | None, same: int | None) -> int:
     """Supersede a memory. Returns the id of the fact that holds now.
 
+    A fact that says the same and ends before the correction does, or has expired, is superseded too: a perspective has
+    at most one valid fact of a content.
+
     Args:
         source: the id of the stored ``message``; ``None`` when ``same`` is given.
         same: a fact that says the same already, and now supersedes ``old``.
     """
     memory, owner = old.memory, old.perspective
     when = _begin(old, message)
-    # The old fact ends first: a perspective has at most one valid fact of a content.
-    tx.execute(update(Memory).where(Memory.id == memory.id).values(valid_to=when))
+    ended = [memory, *(tx.scalars(select(Memory).where(*_said_already(old, message))) if same is None else ())]
+    # The old facts end first: a perspective has at most one valid fact of a content.
+    tx.execute(update(Memory).where(Memory.id.in_([one.id for one in ended])).values(valid_to=when))
     pair = [(memory.id, same)] if same else []
     reflection = conclusions.begin(tx, owner, f"correction:{uuid.uuid4()}", conclusions.judged_ids(pair, []))
     if same is None:
@@ -129,12 +129,29 @@ def revise(tx: Transaction, old: Correctable, message: Message, source: int | No
         [stored] = facts.store(tx, {owner.subject: owner}, [draft])
         made = update(Memory).where(Memory.id.in_((stored.id, source))).values(reflection_id=reflection)
         tx.execute(made.execution_options(synchronize_session=False))
-        if memory.pinned_at is not None:
+        if any(one.pinned_at is not None for one in ended):
             tx.execute(update(Memory).where(Memory.id == stored.id).values(pinned_at=func.now()))
     heir = tx.get_one(Memory, same or stored.id)
-    tx.execute(update(Memory).where(Memory.id == memory.id).values(superseded_by=heir.id))
-    conclusions.supersede(tx, reflection, memory, heir, when)
+    tx.execute(update(Memory).where(Memory.id.in_([one.id for one in ended])).values(superseded_by=heir.id))
+    for one in ended:
+        conclusions.supersede(tx, reflection, one, heir, when)
     return heir.id
+
+
+def number_of(tx: Transaction, old_id: int, heir_id: int) -> int | None:
+    """The number of the correction that let ``heir_id`` take the place of ``old_id``; ``None`` when none did."""
+    return tx.scalar(
+        select(ReflectionRow.id)
+        .join(ReflectionChange, ReflectionChange.reflection_id == ReflectionRow.id)
+        .where(
+            ReflectionChange.memory_id == old_id,
+            ReflectionChange.superseded_by == heir_id,
+            ReflectionRow.undone_at.is_(None),
+            ReflectionRow.job_id.startswith("correction:"),
+        )
+        .order_by(ReflectionRow.id.desc())
+        .limit(1)
+    )
 
 
 def pin(tx: Transaction, found: Correctable, *, pinned: bool) -> bool:

@@ -7,6 +7,7 @@ its own, so that ``undo`` reverses it. Erasure, export and row-level security tr
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from nexus_tasks.cognition import correction
@@ -54,7 +55,8 @@ def revise(
         message = scrubbed(message)
     vectors = vectors_of(deployment.embedder, [message.content])
 
-    def committed(tx: Transaction) -> int:
+    def committed(tx: Transaction) -> tuple[int, int | None]:
+        namespaces.get(tx, known.name)  # it may be moving to another cell since, and take no writes
         old = correction.lock(tx, known.id, memory_id)
         if (heir := correction.existing_heir(tx, old, message.content)) is None:
             if old.memory.valid_to is not None:
@@ -66,9 +68,12 @@ def revise(
             heir = correction.revise(tx, old, message, source, same)
             embeddings.store(tx, known.id, deployment.embedder.name, {heir: message.content}, vectors)
             audit.record(tx, "correct.revise", namespace, {"memories": 1})
-        return heir
+        return heir, correction.number_of(tx, old.memory.id, heir)
 
-    return show_memory(deployment, namespace, deployment.database.commit(committed))
+    heir, number = deployment.database.commit(committed)
+    found = show_memory(deployment, namespace, heir)
+    # A fact that says the same already was made by something else, and `undo` is to reverse this correction.
+    return found if number is None else replace(found, reflection=number)
 
 
 def pin(deployment: Deployment, namespace: str, memory_id: int, *, pinned: bool) -> MemoryDetails:

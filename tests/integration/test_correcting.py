@@ -15,7 +15,8 @@ from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import InvalidInput, NotFound, Transient, UndoRefused
+from nexus_tasks.errors import InvalidInput, NamespaceMoving, NotFound, Transient, UndoRefused
+from nexus_tasks.services import correcting
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, answers, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
@@ -218,6 +219,28 @@ def test_conclusions_from_a_revised_fact_end_and_secrets_are_replaced(claude: An
     assert read(here, concluded)["valid_to"] is None
 
 
+@pytest.mark.parametrize("how", ["undone", "erased"])
+def test_a_revised_conclusion_ends_and_stays_ended(claude: Any, standin: StandIn, how: str) -> None:
+    """Before, a conclusion held again as soon as it was corrected, because its facts held."""
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    ids = know("I run on Mondays.", "I run on Tuesdays.", "I run on Fridays.")
+    judge(standin, insights=[insight(ids, "Ann runs three times a week.")])
+    run()
+    [(concluded,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    new = Nexus().revise(NAMESPACE, concluded, "Ann runs on workdays.")
+    assert new.superseded == (concluded,)
+    assert Nexus().memories(NAMESPACE, levels=["derived"]) == []
+    other = Nexus().revise(NAMESPACE, ids[0], "I swim on Mondays.")
+    Nexus().undo(NAMESPACE, other.reflection or 0)
+    assert read(here, concluded)["superseded_by"] == new.id
+    if how == "undone":
+        assert Nexus().undo(NAMESPACE, new.reflection or 0).revived == (concluded,)
+    else:
+        [source] = [edge.id for edge in new.evidence if edge.role == "derived_from"]
+        Nexus().forget(NAMESPACE, memory_id=source)
+    assert [one.id for one in Nexus().memories(NAMESPACE, levels=["derived"])] == [concluded]
+
+
 # --- pin --------------------------------------------------------------------------------------------------------------
 def test_a_pinned_fact_comes_first_and_only_a_person_ends_it(claude: Any, standin: StandIn) -> None:
     claude()
@@ -242,6 +265,16 @@ def test_a_pin_stays_with_the_corrected_fact() -> None:
     old = known()
     Nexus().pin(NAMESPACE, old)
     assert Nexus().revise(NAMESPACE, old, WALNUTS).pinned
+
+
+def test_a_pinned_fact_is_shown_however_unsure_it_is(here: Sandbox) -> None:
+    """Before, a fact that contradictions had weakened was left out of profiles and contexts also when it was pinned."""
+    old = known()
+    here.sql("UPDATE memories SET confidence = 0.5 WHERE id = :i", i=old)
+    assert PEANUTS not in f"{told(profile=False)} {Nexus().profile(NAMESPACE, 'ann').text}"
+    Nexus().pin(NAMESPACE, old)
+    assert PEANUTS in told(profile=False)
+    assert PEANUTS in Nexus().profile(NAMESPACE, "ann").text
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -375,6 +408,15 @@ def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(h
 def test_an_erasure_needs_an_end() -> None:
     with pytest.raises(InvalidInput, match="erase_expired needs expires_at"):
         Nexus().remember(NAMESPACE, "I live in Rome.", erase_expired=True)
+
+
+@pytest.mark.usefixtures("here")
+def test_what_has_expired_counts_as_no_valid_memory() -> None:
+    Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=PAST)
+    known("I live in Oslo.")
+    counts = [Nexus().namespace(NAMESPACE).memories, Nexus().status(NAMESPACE).namespaces[0].memories]
+    assert [(one["raw"], one["explicit"]) for one in counts] == [(1, 1), (1, 1)]
+    assert [one.memories for one in Nexus().perspectives(NAMESPACE)] == [1]
 
 
 # --- changed messages -------------------------------------------------------------------------------------------------
@@ -554,6 +596,61 @@ def test_corrections_are_undone_in_any_order_that_is_allowed(here: Sandbox, orde
         left.remove(number)
     assert {fact.id for fact in facts(subject="ann")} == {rice, oslo}
     assert here.sql("SELECT count(*) FROM memories WHERE superseded_by IS NOT NULL") == [(0,)]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_correction_to_nearly_the_same_words_is_undone() -> None:
+    """Before, the undo was refused, because the correction itself said the same as what it had corrected."""
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, PEANUTS.replace("I am", "I'm"))
+    assert Nexus().undo(NAMESPACE, new.reflection or 0).revived == (old,)
+    assert [fact.id for fact in facts()] == [old]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_correction_to_the_words_of_an_earlier_one_names_its_own_number() -> None:
+    """Before, `reflection` was the number of the earlier correction, and an undo with it reversed both."""
+    rome, oslo = known("I live in Rome."), known("I live in Oslo.")
+    first = Nexus().revise(NAMESPACE, rome, "I live in Bonn.")
+    second = Nexus().revise(NAMESPACE, oslo, "I live in Bonn.")
+    assert second.id == first.id
+    assert second.reflection not in (None, first.reflection)
+    assert Nexus().revise(NAMESPACE, oslo, "I live in Bonn.").reflection == second.reflection
+    assert Nexus().revise(NAMESPACE, rome, "I live in Bonn.").reflection == first.reflection
+    assert Nexus().undo(NAMESPACE, second.reflection or 0).revived == (oslo,)
+    assert {fact.id for fact in facts()} == {first.id, oslo}
+
+
+def test_a_correction_lasts_longer_than_a_fact_of_its_words_that_expires(here: Sandbox) -> None:
+    """Before, the fact that expired took the place of the correction, and afterwards neither held."""
+    Nexus().remember(NAMESPACE, "I live in Oslo.", author="ann", expires_at=FUTURE)
+    rome = known("I live in Rome.")
+    [oslo] = [fact.id for fact in facts() if fact.id != rome]
+    new = Nexus().revise(NAMESPACE, rome, "I live in Oslo.")
+    assert (new.expires_at, [fact.id for fact in facts()]) == (None, [new.id])
+    assert set(new.superseded) == {rome, oslo}
+    assert set(Nexus().undo(NAMESPACE, new.reflection or 0).revived) == {rome, oslo}
+    assert {fact.id for fact in facts()} == {rome, oslo}
+    assert Nexus().revise(NAMESPACE, rome, "I live in Oslo.", expires_at=FUTURE).id == oslo
+    Nexus().undo(NAMESPACE, last_reflection(here))
+    assert Nexus().revise(NAMESPACE, rome, "I live in Oslo.", expires_at=FUTURE + timedelta(days=1)).id != oslo
+
+
+def test_a_correction_is_refused_when_its_namespace_begins_to_move_meanwhile(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it was stored where the namespace was moving away from, and lost."""
+    old = known()
+    embed = correcting.vectors_of
+
+    def move(*arguments: Any) -> Any:
+        here.sql("UPDATE namespaces SET residence = 'leaving', other_cell = 'two'")
+        return embed(*arguments)
+
+    monkeypatch.setattr(correcting, "vectors_of", move)
+    with pytest.raises(NamespaceMoving):
+        Nexus().revise(NAMESPACE, old, WALNUTS)
+    assert here.sql("SELECT count(*) FROM reflections") == [(0,)]
 
 
 # --- expiry of facts with several messages ----------------------------------------------------------------------------
