@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.reflect import dry_run
 from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.types import HeldReflection
@@ -161,3 +162,10 @@ def test_a_dry_run_shows_what_is_held(standin: StandIn) -> None:
     [plan] = Nexus().dream_plans(NAMESPACE).reflections
     assert (plan.held, plan.facts, len(plan.supersedes)) == (True, 12, 6)
     assert standin.counters.calls == calls
+
+
+def test_a_dry_run_leaves_out_what_is_erased_meanwhile(claude: Claude, monkeypatch: pytest.MonkeyPatch) -> None:
+    claude(NEXUS_REFLECT_MIN_NEW="1000")
+    say("I live in Porto.")
+    monkeypatch.setattr(dry_run, "_due_perspectives", lambda _tx, _namespace_id: [("assistant", "nobody")])
+    assert Nexus().dream_plans(NAMESPACE).reflections == ()

@@ -137,3 +137,31 @@ def test_a_released_plan_supersedes_nothing_that_was_said_again_while_it_waited(
     assert read(here, spared)["valid_to"] is None
     assert len(facts(subject="ann")) == 12 - (6 - len([p for p in touched if p["new_id"] == spared]))
     assert standin.counters.calls == calls + 1, "what had changed was judged again, and only that"
+
+
+def test_what_changes_before_a_plan_is_held_is_judged_again_although_it_was_to_be_judged_again(
+    here: Sandbox, standin: StandIn
+) -> None:
+    """Before, it counted as judged when the plan was carried out."""
+    ids = know(*(f"{word} is what I like number {i}." for i, word in enumerate("abcdefghijkl")))
+    pairs = too_much(here, ids, count=8)
+    changed = pairs[0]["new_id"]
+    here.sql("UPDATE perspectives SET again = ARRAY[CAST(:i AS bigint)]", i=changed)
+
+    def answer(_call: Call) -> dict[str, Any]:  # meanwhile another message says the fact
+        here.sql(
+            "INSERT INTO evidence (memory_id, source_id, role, namespace_id) SELECT :i, max(source_id), 'derived_from',"
+            " min(namespace_id) FROM evidence",
+            i=changed,
+        )
+        return {"relations": pairs, "insights": []}
+
+    standin.answer("reflect", answer)
+    run("needs_review")
+    [shown] = Nexus().status(NAMESPACE).namespaces[0].reviews
+    judge(standin)
+    Nexus().retry_job(shown.job_id)
+    calls = standin.counters.calls
+    work("reflect_perspective")
+    assert standin.counters.calls == calls + 1, "what had changed was judged again"
+    assert here.sql("SELECT again FROM perspectives WHERE subject = 'ann'") == [([],)]

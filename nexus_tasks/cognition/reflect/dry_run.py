@@ -26,21 +26,20 @@ def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))
         due = _due_perspectives(tx, job.namespace_id)
-    return DreamPlan(
-        namespace=job.namespace,
-        sessions=sessions,
-        reflections=tuple(_plan_reflection(resources, job, observer, subject) for observer, subject in due),
-    )
+    plans = (_plan_reflection(resources, job, observer, subject) for observer, subject in due)
+    return DreamPlan(namespace=job.namespace, sessions=sessions, reflections=tuple(plan for plan in plans if plan))
 
 
 def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[str, str]]:
     return perspectives.wanted(tx, namespace_id, include_held=True)
 
 
-def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> ReflectionPlan:
+def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> ReflectionPlan | None:
+    """The plan of one reflection; ``None`` when the perspective has been erased since it was listed."""
     with resources.database.transaction() as tx:
         perspective = perspectives.find(tx, job.namespace_id, observer, subject)
-        assert perspective is not None
+        if perspective is None:
+            return None
         held = perspective.held
     if held:
         proposed = review.from_plan(held)

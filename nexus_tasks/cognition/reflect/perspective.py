@@ -82,7 +82,8 @@ def _apply(
             tx, current.id
         )
         if too_much and current.held is None:
-            proposal = replace(proposal, changes=changes)
+            # A fact that has changed stays to be judged again when the plan is carried out or dropped.
+            proposal = replace(proposal, changes=changes, again=proposal.again - again)
             perspectives.judge_again(tx, current.id, [*current.again, *again])
             plan = review.to_plan(proposal, superseded, job.job_id)
             reflections.hold_for_review(tx, current.id, plan)
