@@ -184,7 +184,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """The rows of new messages at the end of the session, or at the places of the messages that they replace."""
     # A message from the future counts as said now. Otherwise nothing that is said later could ever replace it.
-    latest = datetime.now(UTC) + SKEW
+    present = datetime.now(UTC)
+    latest = present + SKEW
     last, rows = session.last_seq, []
     for key, message in new.items():
         place = places.get(key)
@@ -197,7 +198,7 @@ def _rows(
                 "level": "raw",
                 "content": message.content,
                 "tokens": estimate_tokens(message.content),
-                "occurred_at": min(when, now) if when > latest else when,
+                "occurred_at": min(when, now, present) if when > latest else when,
                 "claimed_at": when if when > latest else None,
                 "time_zone": message.time_zone or (time_zone if time_zone != "UTC" else None),
                 "seq": place.seq if place else last,

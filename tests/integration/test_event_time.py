@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nexus_tasks import Nexus, reflect_perspective
+from nexus_tasks import Message, Nexus, reflect_perspective
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage import messages, namespaces
 from tests.integration.inline import NAMESPACE, answers, facts, say, work
 from tests.integration.reflecting import judge, read, relation
 from tests.integration.reflecting import run as reflect
@@ -133,6 +134,17 @@ def test_a_clock_that_is_half_a_minute_ahead_is_believed(here: Sandbox) -> None:
     say({"content": "I live in Porto.", "author": "ann", "occurred_at": soon})
     [message] = Nexus().memories(NAMESPACE, levels=["raw"])
     assert (message.occurred_at, message.claimed_at) == (soon, None)
+
+
+def test_a_buffered_message_of_a_clock_that_was_ahead_counts_as_said_now(here: Sandbox) -> None:
+    """The time of the buffering is the time of a message that names none. Before, it stayed in the future."""
+    ahead = datetime.now(UTC) + timedelta(days=3)
+    with here.deployment.database.transaction() as tx:
+        known = namespaces.ensure(tx, NAMESPACE)
+        messages.store(tx, known.id, "chat", [Message(content="I live in Porto.", author="ann")], [], now=ahead)
+    [message] = Nexus().memories(NAMESPACE, levels=["raw"])
+    assert message.occurred_at <= datetime.now(UTC)
+    assert message.claimed_at == ahead
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------
