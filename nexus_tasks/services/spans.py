@@ -23,13 +23,15 @@ def traced_methods(client: type[T]) -> type[T]:
 
 def _traced(method: Callable[..., Any]) -> Callable[..., Any]:
     name = f"nexus.{method.__name__}"
+    names_one = list(inspect.signature(method).parameters)[1:2] == ["namespace"]  # the first argument is a namespace
 
     @functools.wraps(method)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         with tracing.span(name) as span:
             result = method(self, *args, **kwargs)
             if span.recording:
-                _describe(span, self, kwargs.get("namespace", args[0] if args else None), result)
+                first = args[0] if args and names_one else None
+                _describe(span, self, kwargs.get("namespace", first), result)
             return result
 
     return call

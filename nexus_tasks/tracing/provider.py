@@ -66,10 +66,13 @@ def tracer() -> Any:
     provider = _of_the_application() or _own.get()
     if provider is None:
         return None
-    if provider not in _tracers:
-        _tracers.clear()
-        _tracers[provider] = _tracer_of(provider)
-    return _tracers[provider]
+    try:
+        return _tracers[provider]
+    except KeyError:  # also when another thread has just emptied it
+        found = _tracer_of(provider)
+    _tracers.clear()
+    _tracers[provider] = found
+    return found
 
 
 def flush(within: float = FLUSH_WITHIN) -> None:
