@@ -147,8 +147,8 @@ def _pinned(found: MemoryDetails, namespace: str, *, json: bool) -> None:
 
 def _number(memory: str) -> int:
     number = memory.removeprefix("m")
-    if not number.isdecimal() or int(number) >= 2**63:
-        raise typer.BadParameter(f"{memory!r} is not a memory's number such as 17 or m17.", param_hint="ID")
+    if not number.isdecimal() or len(number) > 19 or int(number) >= 2**63:
+        raise typer.BadParameter(f"{memory!r:.40} is not a memory's number such as 17 or m17.", param_hint="ID")
     return int(number)
 
 

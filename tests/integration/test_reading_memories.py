@@ -54,3 +54,9 @@ def test_the_facts_of_a_page_of_a_session() -> None:
     assert found[0].id not in {one.id for one in Nexus().session_facts(NAMESPACE, key)}
     ever = Nexus().session_facts(NAMESPACE, key, superseded=True)
     assert found[0].id in {one.id for one in ever}
+
+
+def test_a_number_of_thousands_of_digits_is_no_memory() -> None:
+    """Before, Python's own error was shown: it converts no number with so many digits."""
+    told = nexus("memories", "show", "9" * 5_000, "--namespace", NAMESPACE)
+    assert told.returncode == 2, told.stderr
