@@ -99,11 +99,14 @@ def place(tx: Transaction, namespace: str, cell: str) -> str:
 
 def place_all(tx: Transaction, namespaces: Sequence[str], cell: str) -> Sequence[str]:
     """Note that namespaces live in ``cell``. Returns those that live in another one, as the table says already."""
+    strays = list[str]()
     for first in range(0, len(namespaces), 1_000):
-        rows = [{"namespace": name, "cell": cell} for name in namespaces[first : first + 1_000]]
+        names = namespaces[first : first + 1_000]
+        rows = [{"namespace": name, "cell": cell} for name in names]
         tx.execute(insert(Placement).values(rows).on_conflict_do_nothing())
-    elsewhere = select(Placement.namespace).where(Placement.namespace.in_(namespaces), Placement.cell != cell)
-    return tx.scalars(elsewhere.order_by(Placement.namespace)).all()
+        elsewhere = select(Placement.namespace).where(Placement.namespace.in_(names), Placement.cell != cell)
+        strays += tx.scalars(elsewhere.order_by(Placement.namespace))
+    return strays
 
 
 def listed(tx: Transaction) -> Sequence[Placement]:

@@ -117,6 +117,19 @@ def test_a_live_request_makes_an_open_dream_live() -> None:
         assert (row.namespace, opened.urgency) == ("acme", "live")
 
 
+def test_a_dream_may_have_more_sessions_than_a_statement_has_parameters(here: Sandbox) -> None:
+    Nexus().create_namespace("acme")
+    here.sql(
+        "INSERT INTO dreams (namespace_id, sessions) SELECT id, ARRAY(SELECT generate_series(1, 66000)) FROM namespaces"
+    )
+    [(namespace_id, dream_id)] = here.sql("SELECT namespace_id, id FROM dreams")
+    with default_deployment().database.transaction() as tx:
+        dream = dreams.get(tx, namespace_id, dream_id)
+        assert dream is not None
+        assert dreams.digests_to_come(tx, dream) == 0
+        assert dreams.join_open(tx, namespace_id, urgency="live") == (dream_id, ())
+
+
 def test_a_dream_waits_for_its_digests_and_its_reflections(here: Sandbox) -> None:
     said(3)
     work()

@@ -20,6 +20,7 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.storage import observations as logs
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.erasure import targets, vacuum
 from nexus_tasks.storage.erasure.vacuum import WORDLESS, rewrite_tables
@@ -27,7 +28,18 @@ from nexus_tasks.storage.models import Base, SessionRow
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
 from tests import commandline
-from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
+from tests.integration.inline import (
+    NAMESPACE,
+    dump,
+    facts,
+    observations,
+    pending,
+    say,
+    statements,
+    time_passes,
+    waiting,
+    work,
+)
 from tests.integration.jobkinds import BODIES, play_kept
 from tests.integration.jobkinds import work as work_kinds
 from tests.integration.reflecting import judge, know, relation
@@ -169,6 +181,75 @@ def test_the_dead_letters_of_an_erased_session_go_with_it(here: Sandbox, kind: s
         )
     assert Nexus().forget(NAMESPACE, session_key="chat").deleted["dead_letters"] == 1
     assert here.sql("SELECT job_id FROM dead_letters") == [("other",)]
+
+
+def test_the_letters_of_other_jobs_stay_and_lose_what_they_may_quote(here: Sandbox) -> None:
+    """Their rows are dead, so without its letter such a job could never be retried."""
+    first, target = say("I like tea.", f"My code name is {SECRET}.", end=True)
+    say("I like rum.", session="other", end=True)
+    work()
+    letters: dict[str, tuple[str, dict[str, Any]]] = {
+        "extraction": ("extract_session", {"session_key": "chat"}),
+        "notes": ("reflect_observations", {"session_key": "chat"}),
+        "sibling": ("derive_memory", {"memory_id": first, "observer": "assistant"}),
+        "vectors": ("embed_memories", {}),
+        "own": ("derive_memory", {"memory_id": target, "observer": "assistant"}),
+        "elsewhere": ("extract_session", {"session_key": "other"}),
+    }
+    for job_id, (kind, args) in letters.items():
+        here.sql(
+            "INSERT INTO dead_letters"
+            " (job_id, namespace_id, kind, scope, args, error_type, message, traceback, errors, crashes)"
+            " SELECT :job_id, id, :kind, '{}', CAST(:args AS jsonb), 'ValueError', 'quoted', 'quoted', 1, 0"
+            " FROM namespaces",
+            job_id=job_id,
+            kind=kind,
+            args=json.dumps({"namespace": NAMESPACE, **args}),
+        )
+    Nexus().forget(NAMESPACE, memory_id=target)
+    left = here.sql("SELECT job_id, message = 'quoted', traceback = 'quoted' FROM dead_letters")
+    assert {job_id: quoted for job_id, *quoted in left} == {
+        "extraction": [False, False],
+        "notes": [False, False],
+        "sibling": [False, False],
+        "vectors": [False, False],
+        "elsewhere": [True, True],
+    }
+    Nexus().forget(NAMESPACE, session_key="chat")
+    assert sorted(here.sql("SELECT job_id FROM dead_letters")) == [("elsewhere",), ("vectors",)]
+
+
+def test_a_session_with_more_messages_than_a_statement_has_parameters_is_erased(here: Sandbox) -> None:
+    say("said 1", observers=[])
+    here.sql(
+        "INSERT INTO memories (namespace_id, session_id, level, content, tokens, occurred_at, seq, role, author)"
+        " SELECT namespace_id, id, 'raw', 'said ' || n, 2, now(), n, 'user', 'ann'"
+        " FROM sessions, generate_series(2, 33000) AS n"
+    )
+    assert Nexus().forget(NAMESPACE, session_key="chat").deleted["memories"] == 33_000
+    assert here.sql("SELECT count(*) FROM postings") == [(0,)]
+
+
+def test_the_erasure_of_a_namespace_looks_through_no_postings_of_others(here: Sandbox) -> None:
+    say("I like tea.")
+    with statements(here) as made:
+        Nexus().forget(NAMESPACE, everything=True)
+    assert not [one for one in made if "DELETE FROM postings" in one]
+    assert here.sql("SELECT count(*) FROM postings") == [(0,)]
+
+
+def test_the_notes_of_an_erased_session_are_looked_at_once(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, looked = logs.erase_covering, list[int]()
+
+    def counted(tx: Any, session: SessionRow, seq: int) -> dict[str, int]:
+        looked.append(seq)
+        return real(tx, session, seq)
+
+    monkeypatch.setattr(logs, "erase_covering", counted)
+    say(*(f"Line {n}." for n in range(20)))
+    Nexus().forget(NAMESPACE, session_key="chat")
+    assert looked == [1]
+    assert here.sql("SELECT count(*) FROM memories") == [(0,)]
 
 
 @pytest.mark.usefixtures("here")

@@ -12,7 +12,9 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Text,
     and_,
+    cast,
     delete,
     func,
     insert,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import array
 
 from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.storage import batches, expiry, observations, perspectives, validity
@@ -41,6 +44,7 @@ from nexus_tasks.storage.models import (
     Memory,
     OpenQuestion,
     PerspectiveRow,
+    Posting,
     ReflectionChange,
     SavedAnswer,
     SessionDigest,
@@ -50,6 +54,7 @@ from nexus_tasks.storage.models import (
 )
 
 Counts = Counter[str]
+ERASED_ERROR = "The text of this error was deleted, because it may have quoted a memory that was erased."
 
 
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
@@ -109,7 +114,8 @@ def remove_namespace(tx: Transaction, namespace_id: int, spared: Collection[str]
     """
     gone = Counts()
     for table in reversed(Base.metadata.sorted_tables):
-        if table.name not in spared and "namespace_id" in table.c:
+        # A trigger deletes the postings with their memories, and no index finds the postings of a namespace.
+        if table.name not in (*spared, Posting.__tablename__) and "namespace_id" in table.c:
             result: Any = tx.execute(delete(table).where(table.c.namespace_id == namespace_id))
             gone[table.name] += result.rowcount
     return +gone
@@ -124,31 +130,50 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
     """Delete the rows of other tables that may quote the memories of the cascade.
 
     These rows are saved answers, open questions, batch requests, dead letters, and plans of reflections that wait for
-    review.
+    review. Dead letters of jobs that are still to be done stay, and lose the text of their error.
     """
     gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the ledger keeps the answers' cost
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
     gone += Counts({"batch_requests": batches.erase_texts(tx, namespace_id, list(cascade.memories))})
-    keys = list(tx.scalars(select(SessionRow.session_key).where(SessionRow.id.in_(cascade.sessions_losing_digests()))))
     pairs = tx.execute(
         select(PerspectiveRow.observer, PerspectiveRow.subject).where(
-            PerspectiveRow.id.in_(cascade.perspectives_losing_memories())
+            among(PerspectiveRow.id, cascade.perspectives_losing_memories())
         )
     ).all()
     named = among_texts(DeadLetter.args["memory_id"].as_string(), [str(i) for i in cascade.memories])
-    in_session = DeadLetter.args["session_key"].as_string().in_(keys)
     perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
-    which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
+    which = or_(named, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == namespace_id, which))
+    _forget_errors(tx, namespace_id, {m.session_id for m in cascade.memories.values() if m.session_id})
     # Delete the stored plans of reflections, and unset `dead`, which the deleted dead letters had set. The perspectives
     # can then be reflected on again.
     tx.execute(
         update(PerspectiveRow)
-        .where(PerspectiveRow.id.in_(cascade.perspectives_losing_memories()))
+        .where(among(PerspectiveRow.id, cascade.perspectives_losing_memories()))
         .values(held=null(), dead=False)  # None would be stored as the JSON value null, which counts as a plan
         .execution_options(synchronize_session=False)
     )
     return gone
+
+
+def _forget_errors(tx: Transaction, namespace_id: int, session_ids: Collection[int]) -> None:
+    """Delete the texts of the errors in dead letters, of jobs that have read these sessions or that name no session.
+
+    Such an error may quote an erased message. The letter stays, because its job can still be retried.
+    """
+    keys = select(SessionRow.session_key).where(among(SessionRow.id, session_ids))
+    said = select(cast(Memory.id, Text)).where(among(Memory.session_id, session_ids), Memory.level == "raw")
+    read = or_(
+        DeadLetter.args["session_key"].as_string().in_(keys),
+        DeadLetter.args["memory_id"].as_string().in_(said),
+        ~DeadLetter.args.bool_op("?|")(array(["session_key", "memory_id", "observer"])),
+    )
+    tx.execute(
+        update(DeadLetter)
+        .where(DeadLetter.namespace_id == namespace_id, DeadLetter.message != ERASED_ERROR, read)
+        .values(message=ERASED_ERROR, traceback="")
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
@@ -156,14 +181,13 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 
     The remaining messages are observed again.
     """
-    first: dict[int, int] = {}  # id of a session → seq of its first erased message; later notes go with its notes
+    gone = Counts()
+    first = dict[int, int]()  # the notes on the messages behind an erased one are deleted too
     for memory in cascade.memories.values():
         if memory.level == "raw" and memory.seq is not None and memory.session_id is not None:
             first[memory.session_id] = min(memory.seq, first.get(memory.session_id, memory.seq))
-    gone = Counts()
     for session_id, seq in sorted(first.items()):
-        session = tx.get_one(SessionRow, session_id)
-        gone += Counter(observations.erase_covering(tx, session, seq))
+        gone += Counter(observations.erase_covering(tx, tx.get_one(SessionRow, session_id), seq))
     return gone
 
 

@@ -43,8 +43,8 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     _rewind(tx, "facts", rederive, ids)
     sources = _messages_of_topics(tx, namespace_id)
     erased_topics = {topic_id for topic_id, messages in sources.items() if not ids.isdisjoint(messages)}
-    began = select(func.min(Topic.created_at)).where(Topic.id.in_(erased_topics)).scalar_subquery()
-    since = select(Topic).where(Topic.id.in_(sources.keys() - erased_topics), Topic.updated_at >= began)
+    began = select(func.min(Topic.created_at)).where(among(Topic.id, erased_topics)).scalar_subquery()
+    since = select(Topic).where(among(Topic.id, sources.keys() - erased_topics), Topic.updated_at >= began)
     erased_topics |= {
         topic.id
         for topic in tx.scalars(since)
@@ -53,7 +53,7 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     }
     if erased_topics:
         _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
-        tx.execute(delete(Topic).where(Topic.id.in_(erased_topics)).execution_options(synchronize_session=False))
+        tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
     return len(erased_topics)
 
 
