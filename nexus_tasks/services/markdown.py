@@ -264,7 +264,11 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         if known.scrub:
             drafts = list(map(_scrubbed, drafts))
         changed = topics.overwrite(tx, known.id, [one for one in drafts if one.filename not in same], seen)
-        now = {topic.filename: topic.revision for topic in topics.every(tx, known.id)}
+        written = {one.filename: one for one in drafts}
+        now = {
+            topic.filename: revisions[topic.filename] if _has_more(topic, written, revisions) else topic.revision
+            for topic in topics.every(tx, known.id)
+        }
         found = memories.fact_lines(tx, known.id, MOST_FACTS) if facts_text else []
     revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
     if own:
@@ -272,6 +276,12 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
             texts[markdown.FACTS] = facts_text
         _note_read(folder, exported, texts, now)
     return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed, revised=revised)
+
+
+def _has_more(topic: Topic, written: Mapping[str, TopicDraft], revisions: Mapping[str, int]) -> bool:
+    """Whether a topic has lines that its exported file lacks, so that the file must not replace the topic later."""
+    name = topic.filename
+    return name in revisions and name in written and not topics.holds(topic, written[name].content)
 
 
 def _revise(

@@ -134,6 +134,11 @@ def _fitting(content: str) -> tuple[str, str]:
     return content[:end].rstrip("\n"), content[end:].strip("\n")
 
 
+def holds(topic: Topic, content: str) -> bool:
+    """Whether a topic has this content, of which its next part may have the rest."""
+    return topic.content == _fitting(content)[0]
+
+
 def overwrite(
     tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft], seen: Mapping[str, int] | None = None
 ) -> int:

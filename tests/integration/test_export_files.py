@@ -284,6 +284,28 @@ def test_an_old_folder_does_not_undo_what_was_learned_since(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("spoken")
+def test_what_was_learned_since_an_export_outlives_each_import_of_its_folder(tmp_path: Path) -> None:
+    known("- one\n- two")
+    known("- other", "other.md", "Other")
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    known("- one\n- two\n- three")
+    known("- other\n- learned later", "other.md", "Other")
+    kiln, other = tmp_path / "kiln.md", tmp_path / "other.md"
+    kiln.write_text(kiln.read_text().replace("- two", "- two\n- by hand"))
+    for _ in range(2):
+        Nexus().import_markdown(NAMESPACE, tmp_path)
+        assert Nexus().topic(NAMESPACE, "kiln.md").content == "- one\n- two\n- three\n- by hand"
+    other.write_text(other.read_text().replace("- other", "- other\n- mine"))
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert Nexus().topic(NAMESPACE, "other.md").content == "- other\n- learned later\n- mine"
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    for gone, left in (("- one\n", "- two\n- three\n- by hand"), ("- two\n", "- three\n- by hand")):
+        kiln.write_text(kiln.read_text().replace(gone, ""))  # nothing was learned meanwhile, so the file decides
+        Nexus().import_markdown(NAMESPACE, tmp_path)
+        assert Nexus().topic(NAMESPACE, "kiln.md").content == left
+
+
+@pytest.mark.usefixtures("spoken")
 def test_the_files_of_erased_topics_go_and_edited_ones_stay_and_are_named(here: Sandbox, tmp_path: Path) -> None:
     names = ("plain.md", "edited.md", "framed.md", "link.md", "stays.md")
     for name in names:
