@@ -206,7 +206,14 @@ def _store_each(
     return waiting
 
 
-def store_before_erasure(deployment: Deployment, namespace: str, session_key: str | None, *, whole: bool) -> None:
+def store_before_erasure(
+    deployment: Deployment,
+    namespace: str,
+    session_key: str | None,
+    *,
+    whole: bool,
+    buffer: SessionBuffer | None = None,
+) -> None:
     """Store the entries of what is about to be erased, so that the erasure reaches them too.
 
     Otherwise the entries would be stored after the erasure, and would bring back what it has erased. A crash before the
@@ -218,12 +225,13 @@ def store_before_erasure(deployment: Deployment, namespace: str, session_key: st
         session_key: only this session. ``None``: each session of the namespace.
         whole: the erasure deletes the whole session, or namespace. Its entries of a type that this release does not
             know, and its entries in quarantine, are then deleted here.
+        buffer: the buffer with the entries of another deployment. Default: the entries of ``deployment``.
 
     Raises:
         StorageUnavailable: Postgres does not answer.
         BufferError: the folder cannot be read or written.
     """
-    buffer = deployment.buffer
+    buffer = buffer or deployment.buffer
     if buffer.pending():
         with buffer.storing(wait=True):
             recovery = buffer.recover()

@@ -7,14 +7,23 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nexus_tasks import Cells, Message, Nexus
 from nexus_tasks.deployment import Deployment, use
-from nexus_tasks.errors import ConfigurationError, NotAllowed, NotFound, SchemaOutdated, StorageUnavailable
-from nexus_tasks.services.cells import gathering, routing
+from nexus_tasks.errors import (
+    ConfigurationError,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    SchemaOutdated,
+    StorageUnavailable,
+)
+from nexus_tasks.services.cells import buffers, gathering, routing
 from nexus_tasks.services.cells.moving import move
+from nexus_tasks.storage import cells as directory
 from nexus_tasks.types import JobRepair, Listed, MendedCounter
 from tests.cells import TwoCells, document, two_cells
 from tests.commandline import nexus as command
@@ -127,6 +136,57 @@ def test_without_the_directory_known_namespaces_go_on_and_messages_of_others_are
     both.nexus.remember("fresh", "Third.")  # the directory is back, and this process stores the buffer
     [said] = both.nexus.session("elsewhere", "notes").said
     assert (said.content, said.author) == ("Kept.", "ann")
+
+
+def test_a_cell_that_is_away_keeps_no_message_of_another_cell_in_the_buffer(both: TwoCells, tmp_path: Path) -> None:
+    both.nexus.remember("fresh", "First.")
+    buffer = both.cells.deployments["one"].buffer
+    for namespace in ("old", "fresh"):
+        buffer.append(namespace, "chat", f"Kept for {namespace}.")
+    file = tmp_path / "away.json"
+    told = document(both.one, both.two)
+    told["cells"]["two"]["database_url"] = NOWHERE  # type: ignore[index]
+    file.write_text(json.dumps(told))
+    cells = Cells(str(file))
+    try:
+        assert buffers.store_all(cells, wait=True).stored == 1
+    finally:
+        cells.close()
+    assert [one.content for one in both.nexus.session("old", "chat").said] == ["Kept for old."]
+    assert buffers.store_all(both.cells, wait=True).stored == 1
+    assert [one.content for one in both.nexus.session("fresh", "chat").said] == ["Kept for fresh."]
+
+
+def test_an_erasure_reaches_what_the_buffer_of_another_cell_has(both: TwoCells) -> None:
+    both.nexus.remember("fresh", "First.")
+    buffer = both.cells.deployments["one"].buffer
+    buffer.append("fresh", "chat", {"content": "Refused.", "role": "nobody"})
+    buffer.append("fresh", "chat", "Of a newer release.", "sketch")
+    buffers.store_all(both.cells, wait=True)
+    buffer.append("fresh", "chat", "It waits.")
+    assert buffer.quarantined() == 1
+    both.nexus.forget("fresh", everything=True)
+    assert (buffer.quarantined(), buffer.pending()) == (0, False)
+    buffers.store_all(both.cells, wait=True)
+    assert both.two.sql("SELECT count(*) FROM memories") == [(0,)]
+
+
+def test_a_limited_client_waits_for_no_message_of_another_tenant(both: TwoCells) -> None:
+    both.nexus.remember("fresh", "First.")
+    buffer = both.cells.deployments["one"].buffer
+    for namespace in ("old", "fresh"):
+        buffer.append(namespace, "chat", f"Kept for {namespace}.")
+    buffers.note_buffered(both.cells)
+    Nexus(cells=both.cells, namespaces=["old"]).remember("old", "Deploys happen on Tuesdays.")
+    assert [one.content for one in both.nexus.session("old", "chat").said] == ["Kept for old."]
+    assert buffer.has("fresh", "chat")
+    assert not buffer.has("old", "chat")
+
+
+@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "5"}, {"limit": 10**20}, {"offset": -1}])
+def test_a_wrong_page_of_a_gathered_list_is_refused(both: TwoCells, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        both.nexus.namespaces(**wrong)
 
 
 def test_a_limited_client_stays_limited(both: TwoCells) -> None:
@@ -249,6 +309,13 @@ def test_preparing_names_the_cell_that_has_no_schema(deploy: Callable[..., Sandb
         finally:
             cells.close()
             administer(made.one.servers, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_cell_with_more_namespaces_than_a_statement_has_parameters_is_prepared(both: TwoCells) -> None:
+    both.one.sql("INSERT INTO placements (namespace, cell) VALUES ('n3', 'two')")
+    with both.one.deployment.database.transaction() as tx:
+        assert directory.place_all(tx, [f"n{number}" for number in range(66_000)], "one") == ["n3"]
+    assert both.one.sql("SELECT count(*) FROM placements WHERE cell = 'one' AND namespace LIKE 'n%'") == [(65_999,)]
 
 
 def test_cells_never_give_two_rows_the_same_id(both: TwoCells) -> None:

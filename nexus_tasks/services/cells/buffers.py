@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Collection
 
-from nexus_tasks.errors import BufferError, NexusError
+from nexus_tasks.errors import BufferError, InvalidInput, NexusError
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.buffer_flush import LOOK_EVERY, StoreReport
 from nexus_tasks.services.cells.router import Cells
@@ -30,38 +31,39 @@ def note_buffered(cells: Cells) -> None:
     cells.directory.local(_Clock).looked_at = float("-inf")
 
 
-def store_pending(cells: Cells) -> None:
-    """Store the buffered messages of all cells, at most every 5 s. A cell that is away keeps its messages buffered."""
+def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
+    """Store the buffered messages of all cells, at most every 5 s. A cell that is away keeps its messages buffered.
+
+    A limited caller stores only what is its own, so that it waits for no message of another tenant.
+    """
     clock = cells.directory.local(_Clock)
     if time.monotonic() - clock.looked_at < LOOK_EVERY:
         return
     clock.looked_at = time.monotonic()
     try:
-        store_all(cells)
+        store_all(cells, allowed=allowed)
     except NexusError as error:
         log.warning("The session buffers of the cells are not stored yet: %s", error)
 
 
-def store_all(cells: Cells, *, wait: bool = False) -> StoreReport:
+def store_all(cells: Cells, *, wait: bool = False, allowed: Collection[str] | None = None) -> StoreReport:
     """Store each buffered message in the cell of its namespace.
 
     Args:
         cells: the cells.
         wait: wait for another process that stores the buffer.
+        allowed: store only the messages of these namespaces. Default: those of all.
 
     Raises:
-        StorageUnavailable: the directory does not answer. Cells that are away are skipped.
+        StorageUnavailable: the directory does not answer. Namespaces whose cell is away or not known are skipped.
         BufferError: a folder cannot be read or written.
     """
     report = StoreReport()
     for deployment in cells.deployments.values():
         if not deployment.buffer.pending():
             continue
-        by_cell = defaultdict[str, set[str]](set)
-        for namespace in {agent for agent, _ in deployment.buffer.list()}:
-            cells.forget(namespace)  # it may be here because it has moved
-            by_cell[cells.name_of(namespace)].add(namespace)
-        for name, namespaces in by_cell.items():
+        waiting = {agent for agent, _ in deployment.buffer.list() if allowed is None or agent in allowed}
+        for name, namespaces in _by_cell(cells, waiting).items():
             try:
                 with tenancy.unlimited():
                     done = buffer_flush.store_buffer(
@@ -74,6 +76,37 @@ def store_all(cells: Cells, *, wait: bool = False) -> StoreReport:
                 continue
             _add(report, done)
     return report
+
+
+def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
+    """The namespaces of each cell. A namespace whose cell is not found is left out: its messages stay in the buffer."""
+    found = defaultdict[str, set[str]](set)
+    for namespace in namespaces:
+        cells.forget(namespace)  # it may be here because it has moved
+        try:
+            found[cells.name_of(namespace)].add(namespace)
+        except InvalidInput:  # no cell has a namespace of this name, and any cell refuses its messages
+            found[cells.directory_name].add(namespace)
+        except NexusError as error:
+            cells.moves(limit=1)  # raises when it is the directory that does not answer
+            log.warning("The messages of %s stay in the buffer: %s", namespace, error)
+    return found
+
+
+def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, *, whole: bool) -> None:
+    """Store what the buffers of the other cells have of what is about to be erased, and empty their quarantine of it.
+
+    The buffer of the cell that has the namespace is left to the erasure itself. The arguments are those of
+    :func:`buffer_flush.store_before_erasure`.
+    """
+    keeping = [one for one in cells.deployments.values() if one.buffer.pending() or one.buffer.quarantined()]
+    if not keeping:  # so the directory may be away
+        return
+    cells.forget(namespace)
+    home = cells.deployment_of(namespace, writing=False)
+    for deployment in keeping:
+        if deployment is not home:
+            buffer_flush.store_before_erasure(home, namespace, session_key, whole=whole, buffer=deployment.buffer)
 
 
 def _add(report: StoreReport, done: StoreReport) -> None:

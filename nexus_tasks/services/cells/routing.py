@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+from nexus_tasks import limits
 from nexus_tasks.errors import Transient
 from nexus_tasks.services import intake
+from nexus_tasks.services.arguments import CHECKS
 from nexus_tasks.services.cells import buffers, gathering
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.services.limits import allowed_namespace
@@ -37,10 +40,14 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
             return getattr(client.members[cells.directory_name], name)(*args, **kwargs)
         bound.apply_defaults()
         return gathered(client.members, name, {key: bound.arguments[key] for key in list(signature.parameters)[1:]})
+    said = bound.arguments.get("messages")
+    if isinstance(said, Iterator):  # it can be read once, and a namespace that has moved is called again
+        bound.arguments["messages"] = list(islice(said, limits.MESSAGES_PER_CALL + 1))
+        args, kwargs = bound.args[1:], bound.kwargs
     if name in _MAKE:
-        buffers.store_pending(cells)
+        buffers.store_pending(cells, client.limit)
     if name == "forget":  # a message that waits for another cell would come back
-        buffers.store_all(cells, wait=True)
+        _store_before_erasure(cells, namespace, bound.arguments)
     try:
         found = cells.route(
             namespace,
@@ -71,12 +78,22 @@ def _as_call(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _store_before_erasure(cells: Cells, namespace: str, given: Mapping[str, Any]) -> None:
+    """Store what waits in other cells of what a call of ``forget`` erases. The call itself refuses wrong arguments."""
+    session, everything = given.get("session_key"), given.get("everything") is True
+    chosen = (given.get("memory_id") is not None, session is not None, everything)
+    if sum(chosen) == 1 and isinstance(session, str | None):
+        buffers.store_before_erasure(cells, namespace, session, whole=not chosen[0])
+
+
 # --- methods that ask every cell --------------------------------------------------------------------------------------
 def _listed(key: Callable[[Any], Any]) -> Callable[[Members, str, Options], Any]:
     """A method that lists rows in pages; ``key`` sorts them as each cell does."""
 
     def gather(members: Members, name: str, options: Options) -> Any:
         limit, offset = options.pop("limit"), options.pop("offset")
+        for given, value in (("limit", limit), ("offset", offset)):  # each cell is asked for other pages
+            CHECKS[given](given, value)
 
         def page(member: Any, most: int, after: int) -> Any:
             return getattr(member, name)(**options, limit=most, offset=after)
