@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import defer
 
+from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, Namespace
 
@@ -93,14 +94,18 @@ def store(
 
 def open_letter(tx: Transaction, job_id: str, *, lock: bool = False) -> DeadLetter | None:
     """The open dead letter of a job, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
-    query = select(DeadLetter).where(DeadLetter.job_id == job_id, DeadLetter.resolution.is_(None))
+    query = select(DeadLetter).where(
+        DeadLetter.job_id == job_id,
+        DeadLetter.resolution.is_(None),
+        namespaces.lives_here(DeadLetter.namespace_id),
+    )
     return tx.scalar(query.with_for_update() if lock else query)
 
 
 def find(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
     """A job's dead letter, open or resolved, with the name of its namespace. ``None`` if the job has no letter."""
     query = select(DeadLetter, Namespace.name).join(Namespace, Namespace.id == DeadLetter.namespace_id)
-    return tx.execute(query.where(DeadLetter.job_id == job_id)).first()
+    return tx.execute(query.where(DeadLetter.job_id == job_id, namespaces.lives_here(DeadLetter.namespace_id))).first()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +129,8 @@ class Filter:
             (DeadLetter.kind, self.kind),
             (DeadLetter.error_type, self.error_type),
         )
-        return [state, *(column == value for column, value in columns if value is not None)]
+        here = namespaces.lives_here(DeadLetter.namespace_id)
+        return [state, here, *(column == value for column, value in columns if value is not None)]
 
 
 def listed(tx: Transaction, which: Filter, limit: int = 100, *, skip: int = 0) -> Sequence[tuple[DeadLetter, str]]:

@@ -49,9 +49,11 @@ CONNECT_ARGS = {
 
 # For work on whole tables. The user of the database may have timeouts for usual statements and transactions. Postgres
 # has the second one since version 17.
-NO_TIMEOUTS = text(
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"
+_UNSET_TIMEOUTS = (
+    "SELECT set_config(name, '0', {}) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')"
 )
+NO_TIMEOUTS = text(_UNSET_TIMEOUTS.format("false"))
+NO_TIMEOUTS_HERE = text(_UNSET_TIMEOUTS.format("true"))  # until the end of the transaction
 TRIES = 5  # attempts at a transaction that Postgres may roll back to end a deadlock with a job
 
 T = TypeVar("T")

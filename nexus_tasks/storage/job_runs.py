@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, func, select, text, update
 
+from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace
@@ -148,7 +149,7 @@ _NAMESPACE = func.coalesce(Namespace.name, func.jsonb_extract_path_text(JobRun.d
 def find(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
     """The run row of a job and the name of its namespace, or ``None``."""
     query = select(JobRun, _NAMESPACE).outerjoin(Namespace, Namespace.id == JobRun.namespace_id)
-    return tx.execute(query.where(JobRun.job_id == job_id)).first()
+    return tx.execute(query.where(JobRun.job_id == job_id, namespaces.lives_here(JobRun.namespace_id))).first()
 
 
 def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:
@@ -187,17 +188,21 @@ def recent(
 
 def _conditions(namespace_id: int | None, status: str | None, kind: str | None) -> list[ColumnElement[bool]]:
     wanted = ((JobRun.namespace_id, namespace_id), (JobRun.status, status), (JobRun.kind, kind))
-    return [column == value for column, value in wanted if value is not None]
+    here = namespaces.lives_here(JobRun.namespace_id)
+    return [here, *(column == value for column, value in wanted if value is not None)]
 
 
+_OF_A_COPY = "EXISTS (SELECT FROM namespaces AS n WHERE n.id = namespace_id AND n.residence IN ('arriving', 'left'))"
 _FINISHED = text(
-    """
+    f"""
     SELECT kind, status, count(*) AS jobs FROM job_runs
     WHERE finished_at >= :since AND finished_at < :until AND (:namespace_id IS NULL OR namespace_id = :namespace_id)
+      AND NOT {_OF_A_COPY}
     GROUP BY kind, status
     UNION ALL
     SELECT kind, 'dead', count(*) FROM dead_letters
     WHERE last_at >= :since AND last_at < :until AND (:namespace_id IS NULL OR namespace_id = :namespace_id)
+      AND NOT {_OF_A_COPY}
     GROUP BY kind
     ORDER BY kind, jobs DESC, status
     """

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Date, cast, delete, func, insert, select, text, update
 
 from nexus_tasks.settings import Price
+from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
@@ -308,7 +309,7 @@ def spent_by_day(tx: Transaction, namespace_id: int | None, since: datetime, unt
             *(func.sum(getattr(ModelCall, name)).label(name) for name in tokens),
             func.sum(ModelCall.cost_usd).label("cost_usd"),
         )
-        .where(ModelCall.at >= since, ModelCall.at < until)
+        .where(ModelCall.at >= since, ModelCall.at < until, namespaces.lives_here(ModelCall.namespace_id))
         .group_by(day, ModelCall.purpose)
         .order_by(day, ModelCall.purpose)
     )

@@ -8,8 +8,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import bindparam, case, func, select, text, update
+from sqlalchemy import ColumnElement, bindparam, case, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.storage import tenancy
@@ -94,6 +95,16 @@ def departed(tx: Transaction) -> frozenset[str]:
     """The names of the namespaces whose jobs another cell runs."""
     # Constants, and not parameters: Postgres must see that the index of namespaces that are not here has all of them.
     return frozenset(tx.scalars(text("SELECT name FROM namespaces WHERE residence IN ('arriving', 'left')")))
+
+
+def lives_here(namespace_id: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """The SQL condition for rows that are of no copy of a namespace: another cell has the namespace, with these rows.
+
+    Args:
+        namespace_id: the column with the id of the row's namespace. A row without a namespace meets the condition.
+    """
+    owner = aliased(Namespace)
+    return ~exists().where(owner.id == namespace_id, owner.residence.not_in(USABLE))
 
 
 def get(tx: Transaction, name: str) -> NamespaceSettings:

@@ -9,10 +9,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Table, text
 
 from nexus_tasks import Cells, Message, Nexus, reflect_perspective
 from nexus_tasks.deployment import use
@@ -25,10 +28,13 @@ from nexus_tasks.errors import (
     Transient,
 )
 from nexus_tasks.idempotency.claim_index import ClaimIndex
+from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import context_cache
 from nexus_tasks.services.cells import buffers, moving
 from nexus_tasks.services.cells.moving import STEPS, Step, move
+from nexus_tasks.storage import engine
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
@@ -120,6 +126,21 @@ def test_a_job_with_a_countdown_keeps_it_in_the_new_cell(both: TwoCells) -> None
     assert 3_500 < claim.due_at - claims.now() <= 3_600
 
 
+def test_a_job_of_a_kind_that_only_workers_know_moves_too(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command `nexus cells move` has not imported the module of an application that declares the kind."""
+    scope = {"namespace": ACME, "observer": "bob", "subject": "ann"}
+    with use(both.cells.deployments["one"]):
+        reflect_perspective.delay(**scope)
+    with monkeypatch.context() as patched:
+        patched.setattr(JobEngine, "kinds", lambda _self: {})
+        move(both.cells, ACME, "two")
+    with use(both.cells.deployments["two"]) as two:
+        found = [*two.claims.pending("reflect"), *two.claims.waiting()]
+        assert [claim.args for claim in found if claim.kind == "reflect_perspective"] == [scope]
+        done = work()
+    assert "reflect_perspective" in {one["kind"] for one in done}
+
+
 def test_a_job_that_cannot_be_read_does_not_keep_the_move_from_its_end(both: TwoCells) -> None:
     with use(both.cells.deployments["one"]) as one:
         asked = reflect_perspective.delay(namespace=ACME, observer="bob", subject="ann")
@@ -159,6 +180,16 @@ def test_a_client_that_remembers_the_old_cell_is_refused_and_finds_the_new_one(b
     with use(both.cells.deployments["one"]) as one:
         Reconciler(one.engine).round()
         assert one.claims.waiting() == []
+
+
+def test_messages_that_can_be_read_only_once_are_stored_in_the_new_cell(both: TwoCells) -> None:
+    late = Nexus(cells=str(both.file))
+    assert late.cells is not None
+    late.search(ACME, "Eva")
+    move(both.cells, ACME, "two")
+    messages: Any = (Message(content=f"Late message {number}.") for number in range(2))
+    assert late.ingest(ACME, "late", messages).stored == 2
+    late.cells.close()
 
 
 def test_a_moved_namespace_keeps_no_hook_of_the_old_cell_waiting(both: TwoCells) -> None:
@@ -262,6 +293,28 @@ def test_a_move_that_is_given_up_leaves_no_copy_that_an_erasure_would_miss(both:
         Nexus(both.cells.deployments["two"]).remember(ACME, "For the wrong cell.")
 
 
+@pytest.mark.parametrize("away", ["_reside", "_erase_copy"])
+def test_a_giving_up_that_was_cut_off_is_done_by_the_same_command(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """The old cell is away, or the new one, just after the directory has forgotten the move."""
+
+    def refuse(*_: object) -> None:
+        raise StorageUnavailable("Postgres is away.")
+
+    before = everything(both.one)
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="copy"), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, away, refuse)
+        with suppress(StorageUnavailable):
+            eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+    assert both.cells.moves() == []
+    move(both.cells, ACME, "one")
+    assert residence(both.one, ACME) == "here"
+    assert (everything(both.one), everything(both.two)) == (before, {})
+    assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
+
+
 def test_a_copy_that_a_move_left_in_a_cell_that_was_away_can_be_erased(
     both: TwoCells, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,8 +396,6 @@ def test_a_copy_that_differs_is_refused(both: TwoCells, monkeypatch: pytest.Monk
     def lossy(source: object, target: object, table: object, old: int, new: int) -> None:
         real(source, target, table, old, new)  # type: ignore[arg-type]
         if getattr(table, "name", "") == "evidence":
-            from sqlalchemy import text
-
             target.execute(text("UPDATE evidence SET role = 'reinforces' WHERE namespace_id = :n"), {"n": new})  # type: ignore[attr-defined]
 
     monkeypatch.setattr(copying, "_copy_table", lossy)
@@ -353,6 +404,43 @@ def test_a_copy_that_differs_is_refused(both: TwoCells, monkeypatch: pytest.Monk
     assert residence(both.two, ACME) is None
     monkeypatch.setattr(copying, "_copy_table", real)
     move(both.cells, ACME, "two")
+
+
+def test_the_timeouts_of_the_databases_user_do_not_end_a_copy(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = copying._figures
+
+    def slowly(tx: Transaction, table: Table, owner: int) -> tuple[int, int]:
+        tx.execute(text("SELECT pg_sleep(1.7)" if table.name == "sessions" else "SELECT 1"))
+        return real(tx, table, owner)
+
+    monkeypatch.setattr(copying, "_figures", slowly)
+    monkeypatch.setattr(engine, "_SETTINGS", (*engine._SETTINGS, "SET statement_timeout = 1500"))
+    for deployment in both.cells.deployments.values():
+        deployment.database.dispose()
+    assert move(both.cells, ACME, "two").moved_from == "one"
+
+
+def test_a_copy_that_is_kept_counts_once(both: TwoCells) -> None:
+    both.one.sql(
+        "INSERT INTO dead_letters"
+        " (job_id, namespace_id, kind, scope, args, error_type, message, traceback, errors, crashes)"
+        " SELECT 'gave-up', id, 'reflect_perspective', '{}',"
+        " jsonb_build_object('namespace', name, 'observer', 'ann', 'subject', 'ann'), 'ValueError', 'x', 'x', 1, 0"
+        " FROM namespaces WHERE name = 'acme'"
+    )
+    both.one.sql(
+        "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"
+        " cache_write_tokens, cache_read_tokens, cost_usd, seconds)"
+        " SELECT id, 'one', 'derive', 'm', 1, 1, 0, 0, 2.5, 1 FROM namespaces WHERE name = 'acme'"
+    )
+    letters, finished = both.nexus.jobs(status="dead"), both.nexus.finished_jobs().counts
+    move(both.cells, ACME, "two", keep=True)
+    assert both.nexus.jobs(status="dead") == letters != []
+    assert both.nexus.finished_jobs().counts == finished
+    assert both.nexus.spend().cost_usd == 2.5
+    assert both.nexus.retry_job("gave-up").id
+    resolved = "SELECT resolution FROM dead_letters"
+    assert (both.one.sql(resolved), both.two.sql(resolved)) == ([(None,)], [("retried",)])
 
 
 def test_ids_that_both_cells_have_are_refused(both: TwoCells) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -33,11 +33,12 @@ from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
 from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
-from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import AT_ONCE, task_of
+from nexus_tasks.idempotency.request import Request, compact
+from nexus_tasks.idempotency.task import AT_ONCE
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.storage import audit, tenancy
 from nexus_tasks.storage import cells as directory
+from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE
 from nexus_tasks.storage.erasure import removing, vacuum
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
@@ -127,18 +128,19 @@ def _begin(cells: Cells, namespace: str, here: str, target: str) -> _Move | None
     with cells.directory.database.transaction() as tx:
         row = directory.find(tx, namespace)
         assert row is not None
-        if row.move_id is None:
-            if here == target:
-                return None
+        if row.move_id is None and here != target:
             made = directory.begin_move(tx, namespace, target)
             return _Move(id=made, namespace=namespace, old=here, new=target, switched=False)
-        found = _Move(
-            id=row.move_id,
-            namespace=namespace,
-            old=row.moved_from or row.cell,
-            new=row.moving_to or row.cell,
-            switched=row.moving_to is None,
-        )
+    if row.move_id is None:  # but a move may have been given up, and the process that gave it up has died
+        _stay(cells, namespace, here, [name for name in cells.deployments if name != here])
+        return None
+    found = _Move(
+        id=row.move_id,
+        namespace=namespace,
+        old=row.moved_from or row.cell,
+        new=row.moving_to or row.cell,
+        switched=row.moving_to is None,
+    )
     if target == found.new:
         return found
     if target == found.old and not found.switched:
@@ -153,15 +155,35 @@ def _begin(cells: Cells, namespace: str, here: str, target: str) -> _Move | None
 def _give_up(cells: Cells, one: _Move) -> None:
     with cells.directory.database.transaction() as tx:
         directory.end_move(tx, one.namespace, one.id)  # from now on `switch` refuses this move
-    _reside(cells.deployments[one.old], one.namespace, "here", None, one.id)
-    _let_jobs_run(cells.deployments[one.old], one.namespace)
-    try:  # an erasure in the old cell would not reach the copy
-        _erase_copy(cells.deployments[one.new], one.namespace, one.old)
-    except StorageUnavailable as error:
-        log.warning(
-            "The cell %s may have a copy of %s still: %s Run `nexus cells erase %s %s`.",
-            *(one.new, one.namespace, error.message, one.namespace, one.new),
+    _stay(cells, one.namespace, one.old, [one.new])
+
+
+def _stay(cells: Cells, namespace: str, cell: str, others: Sequence[str]) -> None:
+    """Open a namespace in its cell again, and delete the copies that moves left in other cells. Safe to repeat."""
+    home = cells.deployments[cell]
+    with home.database.transaction() as tx:
+        closed_by = tx.scalar(
+            text("SELECT move_id FROM namespaces WHERE name = :n AND residence IN ('draining', 'leaving')"),
+            {"n": namespace},
         )
+    if closed_by is not None:
+        _reside(home, namespace, "here", None, closed_by)
+        _let_jobs_run(home, namespace)
+    for name in others:
+        try:  # an erasure in the namespace's cell would not reach the copy
+            if _is_arriving(cells.deployments[name], namespace):
+                _erase_copy(cells.deployments[name], namespace, cell)
+        except StorageUnavailable as error:
+            log.warning(
+                "The cell %s may have a copy of %s still: %s Run `nexus cells erase %s %s`.",
+                *(name, namespace, error.message, namespace, name),
+            )
+
+
+def _is_arriving(deployment: Deployment, namespace: str) -> bool:
+    with deployment.database.transaction() as tx:
+        found = text("SELECT true FROM namespaces WHERE name = :n AND residence = 'arriving'")
+        return bool(tx.scalar(found, {"n": namespace}))
 
 
 def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], object]) -> MoveReceipt:
@@ -290,24 +312,34 @@ def _carry(old: Deployment, new: Deployment, namespace: str) -> None:
 
     Jobs that rows of Postgres want are asked for anyway. This finds the others, such as those of a plain ``.delay()``.
     """
-    kinds, index = new.engine.kinds(), ClaimIndex(old.claims)
+    index = ClaimIndex(old.claims)
     for state in STATES:
         while claims := index.page(state, namespace=namespace, limit=AT_ONCE).claims:
-            by_kind, now = defaultdict[str, list[Request]](list), old.claims.now()
-            for claim in claims:
-                if claim.kind not in kinds:
-                    log.warning("The job %s is of the kind %s, which is unknown here.", claim.job_id, claim.kind)
-                    continue
-                try:
-                    # A caller chose this delay. Other waits begin anew: their causes may not exist in the new cell.
-                    delay = max((claim.due_at or now) - now, 0.0) if claim.wait_reason == "delay" else 0.0
-                    request = kinds[claim.kind].received(claim.args, delay=delay)
-                    by_kind[claim.kind].append(replace(request, anew=True, flags=claim.asked))
-                except InvalidInput as error:
-                    log.warning("The job %s is of another release, and is not carried over: %s", claim.job_id, error)
-            for kind, requests in by_kind.items():
-                task_of(new.engine, kind).enqueue(requests)
+            now = old.claims.now()
+            new.engine.publisher.enqueue([_request(new, claim, now) for claim in claims])
             _drop(old, claims)
+
+
+def _request(new: Deployment, claim: Claim, now: float) -> Request:
+    """The request for a claim's job. A kind that this process does not know is a worker's own."""
+    # A caller chose this delay. Other waits begin anew: their causes may not exist in the new cell.
+    delay = max((claim.due_at or now) - now, 0.0) if claim.wait_reason == "delay" else 0.0
+    try:
+        request = new.engine.kinds()[claim.kind].received(claim.args, delay=delay)
+    except (KeyError, InvalidInput):  # the arguments may be of another release: a worker of it understands them
+        request = Request(
+            id=str(uuid.uuid4()),
+            kind=claim.kind,
+            namespace=claim.namespace,
+            queue=claim.queue,
+            scope=claim.scope,
+            args=compact(claim.args),
+            flags=claim.asked,
+            while_running="rerun",
+            immutable=False,
+            delay=delay,
+        )
+    return replace(request, anew=True, flags=claim.asked)
 
 
 def _drop(deployment: Deployment, claims: Sequence[Claim]) -> None:
@@ -350,6 +382,7 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
 def _erase_copy(deployment: Deployment, namespace: str, lives_in: str) -> dict[str, int] | None:
     """Delete a namespace's rows in a cell where it does not live. ``None``: the cell has none, or it lives there."""
     with deployment.database.transaction() as tx:
+        tx.execute(NO_TIMEOUTS_HERE)
         # The row of the namespace stays, and refuses clients that remember this cell from an earlier move.
         owner = tx.scalar(
             text(

@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy import Table, text
 
 from nexus_tasks.errors import NexusError, SchemaOutdated, StorageUnavailable
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE, Transaction
 from nexus_tasks.storage.models import Base, Namespace
 from nexus_tasks.storage.models.base import written_columns
 
@@ -54,6 +54,7 @@ def copy(
         StorageUnavailable: one of the two does not answer.
     """
     for side in (source, target):
+        side.execute(NO_TIMEOUTS_HERE)
         side.execute(text(_SAME_TEXTS))
     old, new = _id(source, namespace), _make_namespace(source, target, namespace, from_cell, move)
     rows, done = dict[str, int](), 0
