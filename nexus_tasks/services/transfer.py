@@ -8,19 +8,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from nexus_tasks import limits
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
+from nexus_tasks.idempotency.request import canonical
 from nexus_tasks.services.writing_files import replacing
-from nexus_tasks.storage import audit, namespaces, statistics
+from nexus_tasks.storage import audit, job_runs, namespaces, statistics
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.models import Base, PerspectiveRow
+from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.storage.transfer import reading, writing
-from nexus_tasks.types import TransferReceipt, check_namespace
+from nexus_tasks.tasks import reflect_perspective
+from nexus_tasks.types import JobOutcome, TransferReceipt, check_namespace
 from nexus_tasks.types.unicode_form import takes_unicode
 
 # The longest wait for the next line of an import, which may come from a slow pipe, and for the reader of an export. A
@@ -51,23 +54,22 @@ def export(
     """
     check_namespace(namespace)
     with deployment.database.transaction() as tx:
-        namespace_id = namespaces.get(tx, namespace).id
+        namespaces.get(tx, namespace)
     with ExitStack() as stack:
         file = stack.enter_context(replacing(target, overwrite=overwrite)) if isinstance(target, Path) else target
         with deployment.database.transaction() as tx:
             # This entry is committed before the first row is written. So an export that is cut off has an entry too.
             audit.record(tx, "export.begin", namespace)
-        rows = _write(deployment, namespace, namespace_id, file, note)
+        rows = _write(deployment, namespace, file, note)
     return TransferReceipt(namespace=namespace, file=_name(target), rows=rows)
 
 
-def _write(
-    deployment: Deployment, namespace: str, namespace_id: int, file: TextIO, note: Callable[[int], None]
-) -> dict[str, int]:
+def _write(deployment: Deployment, namespace: str, file: TextIO, note: Callable[[int], None]) -> dict[str, int]:
     rows: dict[str, int] = {}
     escaped = not takes_unicode(file)  # JSON writes each character in ASCII too, so nothing is lost
     with deployment.database.snapshot() as tx:
         tx.execute(_SET_IDLE)
+        namespace_id = namespaces.get(tx, namespace).id  # it may have moved to another cell just now
         for position, document in enumerate(writing.lines(tx, namespace_id)):
             file.write(json.dumps(document, ensure_ascii=escaped) + "\n")
             if name := document.get("table"):
@@ -108,6 +110,7 @@ def import_(
             tx.execute(_SET_IDLE)
             known = namespaces.ensure(tx, namespace)
             rows = _store(tx, known.id, _documents(file, note))
+            _record_reviews(tx, known)
     except (IntegrityError, DataError) as error:
         said = str(error.orig).strip().splitlines()[0]
         raise InvalidInput(f"{name} contains a row that Postgres refuses: {said}.") from None
@@ -143,6 +146,25 @@ def _store(tx: Transaction, namespace_id: int, documents: Iterator[reading.Line]
             f"A row in or before line {reached} is not as an export writes it ({type(error).__name__}).",
             remedy="Write the export again with `nexus export`; nothing was stored.",
         ) from error
+
+
+def _record_reviews(tx: Transaction, known: NamespaceSettings) -> None:
+    """Write the runs by whose ids a person releases or drops the plans that wait for review. An export has no runs."""
+    from nexus_tasks.cognition.reflect.review import summary_of  # heavy, and most imports need none of it
+
+    waiting = select(PerspectiveRow).where(PerspectiveRow.namespace_id == known.id, PerspectiveRow.held.is_not(None))
+    for row in tx.scalars(waiting).all():
+        plan = row.held or {}
+        header = job_runs.JobHeader(
+            ids=(plan["job_id"],),
+            kind=reflect_perspective.reflect_perspective.kind.name,
+            scope=canonical({"namespace": known.name, "observer": row.observer, "subject": row.subject}),
+            reasons=(),
+            attempts=1,
+            queued_at=None,
+            started_at=None,
+        )
+        job_runs.record(tx, known.id, [header], JobOutcome(status="needs_review", details=summary_of(plan)))
 
 
 def _check_topic(line: int, document: Any) -> None:

@@ -7,17 +7,19 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NamespaceMoved, NotFound
 from nexus_tasks.services import transfer
-from nexus_tasks.storage import statistics
+from nexus_tasks.storage import audit, statistics
 from nexus_tasks.storage.engine import _SETTINGS
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.searching import upkeep
@@ -208,6 +210,105 @@ def test_an_export_waits_for_a_reader_that_pauses(
     with impatient(here, monkeypatch) as deployment:
         transfer.export(deployment, NAMESPACE, copy, note=lambda row: time.sleep(0.6 if row == 2 else 0))
     assert copy.getvalue() == exported.read_text()
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def test_rows_with_different_fields_lose_none_of_them(exported: Path, tmp_path: Path) -> None:
+    """A program such as jq may have left out fields without a value."""
+    lean = [
+        {key: value for key, value in one.items() if value is not None} if one.get("table") == "memories" else one
+        for one in documents(exported)
+    ]
+    Nexus().import_("lean", write(tmp_path / "lean.jsonl", lean))
+    Nexus().import_("copy", exported)
+    for name in ("lean", "copy"):
+        Nexus().export(name, tmp_path / name)
+    first, second = ([{**one, "id": 0} for one in documents(tmp_path / name)] for name in ("lean", "copy"))
+    fields = ("content", "author", "external_id", "content_key", "valid_to", "made_by", "standing")
+    told = [[tuple(one.get(field) for field in fields) for one in docs] for docs in (first, second)]
+    assert told[0] == told[1]
+
+
+def test_what_has_given_up_is_tried_again_in_the_copy(here: Sandbox, exported: Path, tmp_path: Path) -> None:
+    """The dead letters stay behind, so nobody could retry their jobs."""
+    states = (("extractions", "state"), ("observation_logs", "observing"), ("observation_logs", "reflecting"))
+    for table in ("extractions", "observation_logs"):
+        here.sql(
+            f"INSERT INTO {table} (namespace_id, session_id) SELECT namespace_id, id FROM sessions"
+            " ON CONFLICT DO NOTHING"
+        )
+    for table, column in states:
+        here.sql(f"UPDATE {table} SET {column} = 'dead'")
+    here.sql("UPDATE perspectives SET dead = true")
+    Nexus().export(NAMESPACE, tmp_path / "dead.jsonl")
+    Nexus().import_("copy", tmp_path / "dead.jsonl")
+    of_the_copy = "(SELECT id FROM namespaces WHERE name = 'copy')"
+    for table, column in states:
+        found = here.sql(f"SELECT DISTINCT {column} FROM {table} WHERE namespace_id = {of_the_copy}")
+        assert found == [("wanted",)], table
+    assert here.sql(f"SELECT DISTINCT dead FROM perspectives WHERE namespace_id = {of_the_copy}") == [(False,)]
+    assert exported.exists()
+
+
+def test_a_plan_that_waits_for_review_is_released_in_the_copy(here: Sandbox, exported: Path, tmp_path: Path) -> None:
+    """A plan is known by the id of a job, and the exported namespace keeps its own."""
+    plan = {"job_id": "made-it", "facts": 1, "held_at": "2026-03-09T14:30:00Z", "through": 1, "supersedes": []}
+    here.sql(
+        "UPDATE perspectives SET held = CAST(:plan AS jsonb) WHERE subject = 'ann' AND observer = 'assistant'",
+        plan=json.dumps(plan | {"relations": [], "insights": [], "rejected": 0}),
+    )
+    Nexus().export(NAMESPACE, tmp_path / "held.jsonl")
+    Nexus().import_("copy", tmp_path / "held.jsonl")
+    [review] = Nexus().status("copy").namespaces[0].reviews
+    assert review.job_id != "made-it"
+    assert Nexus().job(review.job_id).details["relations"] == 0
+    Nexus().retry_job(review.job_id)
+    held = "SELECT n.name, p.held ->> 'released' FROM perspectives AS p JOIN namespaces AS n ON n.id = p.namespace_id"
+    assert sorted(here.sql(f"{held} WHERE p.held IS NOT NULL")) == [(NAMESPACE, None), ("copy", "true")]
+    assert exported.exists()
+
+
+def test_of_two_imports_at_a_time_one_is_refused(here: Sandbox, tmp_path: Path) -> None:
+    paths = []
+    for name in ("first", "second"):
+        say("I like tea.", session=name, namespace=name)
+        paths.append(tmp_path / name)
+        Nexus().export(name, paths[-1])
+    Nexus().create_namespace("copy")
+    with ThreadPoolExecutor(1) as pool:
+        later = list[Future[Any]]()
+
+        def note(line: int) -> None:
+            if line == 2:
+                later.append(pool.submit(Nexus().import_, "copy", paths[1]))
+                eventually(lambda: later[0].done() or here.sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+
+        transfer.import_(here.deployment, "copy", paths[0], note)
+        with pytest.raises(InvalidInput, match="already"):
+            later[0].result(60)
+    assert [one.session_key for one in Nexus().sessions("copy")] == ["first"]
+
+
+def test_an_export_of_a_namespace_that_has_just_moved_is_refused(
+    here: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(*TALK)
+    record = audit.record
+
+    def late(tx: Any, action: str, *given: Any) -> None:
+        record(tx, action, *given)
+        tx.execute(text("UPDATE namespaces SET residence = 'left', other_cell = 'two'"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit, "record", late)
+        with pytest.raises(NamespaceMoved):
+            Nexus().export(NAMESPACE, tmp_path / "memory.jsonl")
+    assert not (tmp_path / "memory.jsonl").exists()
+    here.sql("UPDATE namespaces SET residence = 'here', other_cell = NULL")
 
 
 @pytest.mark.usefixtures("exported")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -64,6 +65,15 @@ _RAISE_LAST_SEQ = """
     FROM (SELECT session_id, max(seq) AS seq FROM memories WHERE namespace_id = :n AND level = 'raw' GROUP BY 1) AS said
     WHERE s.id = said.session_id AND s.last_seq < said.seq
 """
+# A dead letter is not exported. Without it nobody could retry the job of a row that is dead.
+_WANT_DEAD = (
+    "UPDATE extractions SET state = 'wanted' WHERE namespace_id = :n AND state = 'dead'",
+    "UPDATE observation_logs SET observing = 'wanted' WHERE namespace_id = :n AND observing = 'dead'",
+    "UPDATE observation_logs SET reflecting = 'wanted' WHERE namespace_id = :n AND reflecting = 'dead'",
+    "UPDATE perspectives SET dead = false WHERE namespace_id = :n AND dead",
+)
+# Of two imports at a time into one namespace, the second waits, and then finds the sessions of the first.
+_LOCK = text("SELECT id FROM namespaces WHERE id = :n FOR NO KEY UPDATE")
 
 Line = tuple[int, Any, int]  # the line's number, its document, and its length in characters
 Ids = dict[str, dict[int, int]]  # table → exported id → new id
@@ -83,12 +93,13 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[Line]) -> dict
         InvalidInput: the namespace has sessions already, or the documents are not a complete and valid export of this
             version of the format.
     """
+    tx.execute(_LOCK, {"n": namespace_id})
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
             "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
         )
     _Reading(tx, namespace_id).read(documents)
-    for statement in (*_FILL_STANDINGS, _RAISE_LAST_SEQ):
+    for statement in (*_FILL_STANDINGS, _RAISE_LAST_SEQ, *_WANT_DEAD):
         tx.execute(text(statement), {"n": namespace_id})
     embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
@@ -157,7 +168,11 @@ class _Reading:
     def _rows(self, model: type[Base], run: Iterable[Line]) -> int:
         count, page, characters = 0, list[tuple[int, dict[str, Any]]](), 0
         for line, document, length in run:
-            page.append((line, {key: value for key, value in document.items() if key != "table"}))
+            row = {key: value for key, value in document.items() if key != "table"}
+            if page and row.keys() != page[0][1].keys():  # all rows of an insert have the same columns
+                count += self._store(model, page)
+                page, characters = [], 0
+            page.append((line, row))
             characters += length
             if len(page) == AT_ONCE or characters >= CHARACTERS_AT_ONCE:
                 count += self._store(model, page)
@@ -257,7 +272,10 @@ _OF_A_PLAN = {"job_id": str, "facts": int, "held_at": str}  # what `nexus status
 
 
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """A reflection's plan (it waits for review) with the new ids of its facts. The id of an erased fact becomes 0."""
+    """A reflection's plan (it waits for review) with the new ids of its facts. The id of an erased fact becomes 0.
+
+    The plan gets a new id: a run of the exported namespace has the old one. ``services/transfer.py`` writes its run.
+    """
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]
@@ -268,6 +286,8 @@ def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: An
     seen = {str(ids[int(i)]): _translate_seen(state, ids) for i, state in plan.get("seen", {}).items() if int(i) in ids}
     return {
         **plan,
+        "job_id": str(uuid.uuid4()),
+        "again": sorted(ids[i] for i in plan.get("again", ()) if i in ids),
         "through": through(plan["through"]),
         "supersedes": supersedes,
         "relations": relations,
