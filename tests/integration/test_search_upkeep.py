@@ -152,6 +152,19 @@ def bm25(question: Sequence[str], one: str, every: Sequence[str]) -> float:
     return score
 
 
+def test_a_text_with_too_many_words_in_a_new_language_stops_no_other_upkeep(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for word in ("tea", "rum"):
+        say(word, session=word)
+    here.sql("UPDATE namespaces SET reworded_through = 0")
+    too_long = "SELECT CAST(string_agg(md5(CAST(n AS text)), ' ') AS tsvector) FROM generate_series(1, 60000) AS n"
+    monkeypatch.setattr(upkeep, "_MAKE_BATCH_ANEW", text(f"{too_long} WHERE n > :id - :id - :most"))
+    upkeep.run(default_deployment().database)
+    assert "keep their old words" in caplog.text
+    assert here.sql("SELECT count(*) FROM search_totals WHERE model = ''") == [(1,)]
+
+
 def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

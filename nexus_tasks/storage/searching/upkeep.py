@@ -6,15 +6,19 @@ advisory lock of Postgres lets one process at a time do the upkeep. Other proces
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import statistics
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition, index_name
+
+log = logging.getLogger(__name__)
 
 # An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
 BUILD_MEMORY = "512MB"
@@ -80,16 +84,25 @@ def _make_words_anew(database: Database) -> int:
         # Writers that took the language of before hold this lock until their memories can be seen here.
         waiting = tx.scalars(text("SELECT id FROM namespaces WHERE reworded_through IS NOT NULL FOR UPDATE")).all()
     for namespace_id in waiting:
-        while time.monotonic() < end:
-            with database.transaction() as tx:
-                batch = tx.execute(_MAKE_BATCH_ANEW, {"id": namespace_id, "most": AT_ONCE}).one()
-                noted = tx.scalar(_NOTE_BATCH, {"id": namespace_id, "most": AT_ONCE, **batch._mapping})
-                if batch.done < AT_ONCE:
-                    # Upkeep then counts the new words.
-                    tx.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
-            done += batch.done
-            if batch.done < AT_ONCE or not noted:
-                break
+        try:
+            done += _reword(database, namespace_id, end)
+        except InvalidInput as error:  # a text has too many words in the new language
+            log.warning("Memories of the namespace %d keep their old words: %s", namespace_id, error.message)
+    return done
+
+
+def _reword(database: Database, namespace_id: int, end: float) -> int:
+    done = 0
+    while time.monotonic() < end:
+        with database.transaction() as tx:
+            batch = tx.execute(_MAKE_BATCH_ANEW, {"id": namespace_id, "most": AT_ONCE}).one()
+            noted = tx.scalar(_NOTE_BATCH, {"id": namespace_id, "most": AT_ONCE, **batch._mapping})
+            if batch.done < AT_ONCE:
+                # Upkeep then counts the new words.
+                tx.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
+        done += batch.done
+        if batch.done < AT_ONCE or not noted:
+            break
     return done
 
 
