@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +98,8 @@ def _lines(name: str, value: Any) -> None:
         if number == most:
             raise InvalidInput(f"{name} has more than {most:,} entries.", remedy="Make several calls with fewer each.")
         _name(name, one)
+    if isinstance(value, Iterator):  # this check has read it to its end, so the call would get nothing
+        raise InvalidInput(f"{name} must be a list of texts, not {_shown(value)}.")
 
 
 def _messages(name: str, value: Any) -> None:

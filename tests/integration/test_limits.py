@@ -93,6 +93,14 @@ def test_a_call_with_too_many_messages_ends(monkeypatch: pytest.MonkeyPatch) -> 
     assert Nexus().ingest(NAMESPACE, "s", [{"content": f"{n}"} for n in range(1_000)]).stored == 1_000
 
 
+def test_a_list_that_can_be_read_only_once_is_refused() -> None:
+    """The check of the limit reads it to its end, so nothing would be left of it for the call."""
+    once: Any = (name for name in ("ann", "bob"))
+    with pytest.raises(InvalidInput, match="observers must be a list of texts"):
+        Nexus().ingest(NAMESPACE, "s", [{"content": "a"}], observers=once)
+    assert Nexus().namespaces() == []
+
+
 def test_the_largest_message_is_stored() -> None:
     assert Nexus().remember(NAMESPACE, "x" * limits.MESSAGE_CHARACTERS).stored == 1
 
