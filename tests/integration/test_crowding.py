@@ -435,6 +435,19 @@ def test_mcp_opens_no_stream(here: Sandbox) -> None:
         assert (refused.status_code, refused.headers["Allow"]) == (405, "POST")
 
 
+def test_mcp_opens_no_stream_of_changes(here: Sandbox) -> None:
+    """No limit counts such streams. One token could hold all connections of a server, also after its revocation."""
+    method, version = "subscriptions/listen", "2026-07-28"
+    envelope = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
+    params = {"notifications": {"toolsListChanged": True}, "_meta": envelope}
+    named = {"MCP-Protocol-Version": version, "Mcp-Method": method, "Accept": "application/json, text/event-stream"}
+    with serving("mcp", here) as (port, [token, _]):
+        asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        url = f"http://{LOOPBACK}:{port}/mcp"
+        refused = httpx2.post(url, json=asked, headers=bearer(token) | named, timeout=10)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, -32_601)
+
+
 def test_a_client_without_a_token_fills_no_memory(here: Sandbox) -> None:
     with serving("api", here) as (port, [token, _]):
         url = f"http://{LOOPBACK}:{port}"

@@ -418,7 +418,14 @@ def server(namespace: str | None) -> MemoryServer:
     # Without this exemption, the SDK refuses names that look like paths. A session key may contain any character, and
     # this server uses no name as a path.
     names = ResourceSecurity(exempt_params={"namespace", "session_key", "filename"})
-    made = MemoryServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    made = MemoryServer(
+        "nexus",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+        # A client would keep a stream of changes open for as long as it wishes, and this server tells of none.
+        subscriptions=False,
+    )
     made.memory = memory
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
     for read in (memory.recall, memory.context, memory.profile, memory.ask, memory.memory_status):
