@@ -34,16 +34,21 @@ from tests.integration.served import served
 from tests.sandbox import Sandbox, eventually
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "memory_status", "arguments": {}}}
+BOTH = {"Accept": "application/json, text/event-stream"}
 STATUS: dict[str, Callable[[str, str], httpx2.Response]] = {
-    "mcp": lambda url, token: httpx2.post(
-        f"{url}/mcp", json=CALL, headers=bearer(token) | {"Accept": "application/json, text/event-stream"}, timeout=60
-    ),
+    "mcp": lambda url, token: httpx2.post(f"{url}/mcp", json=CALL, headers=bearer(token) | BOTH, timeout=60),
     "api": lambda url, token: httpx2.get(f"{url}/v1/status", headers=bearer(token), timeout=60),
 }
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def use(url: str, token: str, tool: str, **arguments: Any) -> Any:
+    """The result of a tool over MCP."""
+    asked = {**CALL, "params": {"name": tool, "arguments": arguments}}
+    return httpx2.post(f"{url}/mcp", json=asked, headers=bearer(token) | BOTH, timeout=60).json()["result"]
 
 
 @contextmanager
@@ -440,12 +445,35 @@ def test_mcp_opens_no_stream_of_changes(here: Sandbox) -> None:
     method, version = "subscriptions/listen", "2026-07-28"
     envelope = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
     params = {"notifications": {"toolsListChanged": True}, "_meta": envelope}
-    named = {"MCP-Protocol-Version": version, "Mcp-Method": method, "Accept": "application/json, text/event-stream"}
+    named = {"MCP-Protocol-Version": version, "Mcp-Method": method, **BOTH}
     with serving("mcp", here) as (port, [token, _]):
         asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         url = f"http://{LOOPBACK}:{port}/mcp"
         refused = httpx2.post(url, json=asked, headers=bearer(token) | named, timeout=10)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, -32_601)
+
+
+def test_calls_that_wait_for_a_digest_hold_no_thread(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, five tenants that waited for digests held all threads of a server, for up to a minute."""
+    monkeypatch.setattr(turns, "THREADS", 4)
+    begun, digest = threading.Semaphore(0), Nexus.digest
+
+    def counted(self: Nexus, *args: Any, **given: Any) -> Any:
+        begun.release()
+        return digest(self, *args, **given)
+
+    monkeypatch.setattr(Nexus, "digest", counted)
+    with serving("mcp", here) as (port, [_, other]), ThreadPoolExecutor(4) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        writer = Nexus(here.deployment).create_token("acme", "writer", scopes=["read", "write"]).token
+        asked = {"session_key": "notes", "wait_seconds": 15}
+        calls = [pool.submit(use, url, writer, "digest_session", **asked) for _ in range(4)]
+        assert all(begun.acquire(timeout=60) for _ in calls)
+        time.sleep(0.5)
+        assert not any(one.done() for one in calls)
+        answer = httpx2.post(f"{url}/mcp", json=CALL, headers=bearer(other) | BOTH, timeout=8)
+        assert not answer.json()["result"]["isError"]
+        assert {one.result(60)["structuredContent"]["status"] for one in calls} == {"running"}
 
 
 def test_a_client_without_a_token_fills_no_memory(here: Sandbox) -> None:
