@@ -476,6 +476,32 @@ def test_calls_that_wait_for_a_digest_hold_no_thread(here: Sandbox, monkeypatch:
         assert {one.result(60)["structuredContent"]["status"] for one in calls} == {"running"}
 
 
+def test_questions_over_mcp_leave_threads_to_others(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the questions of five tenants held all threads of a server until the model had answered."""
+    held, running = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_args: object, **_given: object) -> None:
+        running.release()
+        held.wait(60)
+        raise NexusError("late")
+
+    monkeypatch.setattr(Nexus, "ask", slow)
+    with serving("mcp", here) as (port, [acme, other]), ThreadPoolExecutor(20) as pool:
+        url = f"http://{LOOPBACK}:{port}"
+        try:
+            for token in [acme] * limits.HTTP_NAMESPACE_LONG_CALLS + [other]:
+                pool.submit(use, url, token, "ask", question="What is the plan?")
+                assert running.acquire(timeout=60)
+            for token, said in ((acme, "At most 4 long calls"), (other, "Too many long calls")):
+                refused = pool.submit(use, url, token, "ask", question="What is the plan?").result(20)
+                assert refused["isError"]
+                assert said in refused["content"][0]["text"]
+            assert not use(url, acme, "recall", query="plan")["isError"]
+        finally:
+            held.set()
+        eventually(lambda: "late" in use(url, acme, "ask", question="What?")["content"][0]["text"], within=30)
+
+
 def test_a_client_without_a_token_fills_no_memory(here: Sandbox) -> None:
     with serving("api", here) as (port, [token, _]):
         url = f"http://{LOOPBACK}:{port}"

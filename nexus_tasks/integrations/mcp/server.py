@@ -34,6 +34,7 @@ from nexus_tasks.integrations.mcp.results import (
     Status,
 )
 from nexus_tasks.integrations.serving.access import Access, current
+from nexus_tasks.integrations.serving.places import Places
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types import Standing
@@ -419,11 +420,21 @@ class MemoryServer(MCPServer):
     """The MCP server of a :class:`Memory`. It lists only the tools for which the caller has the scopes."""
 
     memory: Memory
+    long_calls: Places
 
     async def list_tools(self) -> list[Tool]:
         """The tools that the caller may use."""
         allowed = set(self.memory.access().scopes)
         return [tool for tool in await super().list_tools() if allowed.issuperset(SCOPES[tool.name])]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool. Over HTTP, few questions are answered at a time. Each holds a thread while the model answers."""
+        if name != Memory.ask.__name__ or not self.memory.needs_access:
+            return await super().call_tool(name, arguments, context)
+        most = limits.HTTP_NAMESPACE_LONG_CALLS
+        too_many = f"At most {most} long calls of a namespace may run in this process."
+        with _tool_errors(), self.long_calls.one(most, too_many=too_many, remedy="Wait until one ends."):
+            return await super().call_tool(name, arguments, context)
 
 
 def server(namespace: str | None) -> MemoryServer:
@@ -440,7 +451,7 @@ def server(namespace: str | None) -> MemoryServer:
         # A client would keep a stream of changes open for as long as it wishes, and this server tells of none.
         subscriptions=False,
     )
-    made.memory = memory
+    made.memory, made.long_calls = memory, Places(limits.HTTP_LONG_CALLS)
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
     for read in (memory.recall, memory.context, memory.profile, memory.ask, memory.memory_status):
         made.add_tool(read, annotations=ToolAnnotations(read_only_hint=True))
