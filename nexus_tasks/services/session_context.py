@@ -31,7 +31,8 @@ def figures(tx: Transaction, session: SessionRow) -> tuple[int, ...]:
     log = observations.find_log(tx, session.id)
     noted = observations.chunks(tx, session.id)
     expired = func.count().filter(Memory.expires_at <= func.now())
-    counts = select(func.count(), expired).where(Memory.session_id == session.id, Memory.level == "raw")
+    newest = func.max(Memory.id)  # a message that takes the place of another has a new id, and the same number
+    counts = select(func.count(), expired, newest).where(Memory.session_id == session.id, Memory.level == "raw")
     of_log = (log.generation, log.erasures, log.observed_through_seq) if log else (0, 0, 0)
     return (session.last_seq, *tx.execute(counts).one(), *of_log, len(noted), noted[-1].through_seq if noted else 0)
 

@@ -201,6 +201,18 @@ def test_nothing_of_an_erased_message_stays_in_a_context_file(small: Sandbox, tm
     assert ("shelf 3" in files_of(small)) == (what == "memory")
 
 
+def test_a_replaced_message_leaves_the_context_file_of_its_session(here: Sandbox) -> None:
+    """Before, the file told the erased text until the session got another message."""
+    context_file.put(str(here.folder), NS, "")
+    context_file.put_session(str(here.folder), NS, SESSION, "")
+    for name, replaces in (("Zanzibarium", False), ("Lisbon", True)):
+        said = {"id": "m1", "author": "ann", "content": f"The vault is called {name}."}
+        Nexus().ingest(NS, SESSION, [said], replace=replaces)
+        context_cache.refresh(default_deployment())
+        assert name in files_of(here)
+    assert "Zanzibarium" not in files_of(here)
+
+
 def test_a_worker_of_another_machine_erases_its_files_too(small: Sandbox, tmp_path: Path) -> None:
     home, path = str(small.folder), tmp_path / "t.jsonl"
     work_through(path, upto=60)
