@@ -16,6 +16,7 @@ from nexus_tasks.integrations.coding_agents import hook
 from nexus_tasks.services import buffer_flush, context_cache, idle_sessions
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import work
+from tests.integration.test_clocks import clock_is
 from tests.sandbox import Sandbox
 from tests.transcripts.codex import SESSION, Rollout, of_codex, of_cursor
 
@@ -181,6 +182,22 @@ def test_a_session_without_an_end_is_ended_after_four_hours(here: Sandbox) -> No
     call("codex", of_codex("UserPromptSubmit", prompt="And on Fridays."))
     call("codex", of_codex("Stop", stop_hook_active=False, last_assistant_message=None))
     store()
+    assert not ended(here)
+
+
+def test_a_session_in_use_is_not_ended(here: Sandbox) -> None:
+    """Before, it was ended when its last message was erased, or when the clock of the worker was hours ahead."""
+    call("codex", of_codex("SessionStart", source="startup"))
+    call("codex", of_codex("UserPromptSubmit", prompt="We deploy on Tuesdays."))
+    call("codex", of_codex("Stop", stop_hook_active=False, last_assistant_message="Noted."))
+    store()
+    here.sql("UPDATE sessions SET created_at = created_at - interval '1 day'")
+    with pytest.MonkeyPatch.context() as patch:
+        clock_is(patch, 86_400.0)
+        assert idle_sessions.end(default_deployment()) == 0
+    [(last,)] = here.sql("SELECT max(id) FROM memories WHERE level = 'raw'")
+    Nexus().forget(NS, memory_id=last)
+    assert idle_sessions.end(default_deployment()) == 0
     assert not ended(here)
 
 
