@@ -21,9 +21,12 @@ from nexus_tasks.errors import (
     SchemaOutdated,
     StorageUnavailable,
 )
+from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells import buffers, gathering, routing
 from nexus_tasks.services.cells.moving import move
+from nexus_tasks.services.cells.tokens import CellTokenChecker
 from nexus_tasks.storage import cells as directory
+from nexus_tasks.storage.tokens import Checked
 from nexus_tasks.types import JobRepair, Listed, MendedCounter
 from tests.cells import TwoCells, document, two_cells
 from tests.commandline import nexus as command
@@ -187,6 +190,25 @@ def test_a_limited_client_waits_for_no_message_of_another_tenant(both: TwoCells)
 def test_a_wrong_page_of_a_gathered_list_is_refused(both: TwoCells, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         both.nexus.namespaces(**wrong)
+
+
+def test_a_token_is_looked_for_where_it_was_found_last(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each request waited for the first cell, also while that was silent and the token was of another one."""
+    both.nexus.remember("fresh", "Something.")
+    token = both.nexus.create_token("fresh", "agent").token
+    checker, asked, look_up = CellTokenChecker(both.cells), list[str](), TokenChecker.look_up
+
+    def watched(self: TokenChecker, given: str) -> Checked:
+        asked.append("one" if self._deployment is both.cells.deployments["one"] else "two")
+        return look_up(self, given)
+
+    monkeypatch.setattr(TokenChecker, "look_up", watched)
+    assert [checker.check(token).namespace for _ in range(3)] == ["fresh"] * 3
+    assert asked == ["one", "two", "two", "two"]
+    move(both.cells, "fresh", "one")
+    assert [checker.check(token).namespace for _ in range(2)] == ["fresh"] * 2
+    assert asked[4:] == ["two", "one", "one"]
+    assert checker.check(token + "x").refusal == "unknown"
 
 
 def test_a_limited_client_stays_limited(both: TwoCells) -> None:
