@@ -133,7 +133,9 @@ def due(tx: Transaction, namespace_id: int, delivery_id: int) -> Due | None:
 
 def may_call(tx: Transaction, webhook_id: str) -> bool:
     """Whether a webhook may be called now. One job at a time calls a webhook that failed, when its wait is over."""
-    row = tx.scalar(select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True))
+    query = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True)
+    # The row is read again after the wait for its lock: another job may be calling the webhook.
+    row = tx.scalar(query.execution_options(populate_existing=True))
     if row is None or row.paused_at is not None:
         return False
     if row.failures == 0:

@@ -330,6 +330,25 @@ def test_a_webhook_that_answers_again_is_told_of_all_that_waits(private: Sandbox
     assert (one.failures, one.last_error, one.waiting) == (0, None, 0)
 
 
+def test_of_two_jobs_that_come_at_the_same_time_one_calls_a_webhook_that_failed(
+    private: Sandbox, receiver: Receiver
+) -> None:
+    hooked(private, receiver)
+    with private.deployment.database.transaction() as tx:
+        for number in range(2):
+            webhooks.tell(tx, 1, "dream.finished", {"dream": number})
+    receiver.status = 500
+    deliver(private)
+    hour_passes(private)
+    [_, (second,)] = private.sql("SELECT id FROM webhook_deliveries ORDER BY id")
+    with private.deployment.database.transaction() as late:
+        found = webhooks.due(late, 1, second)
+        assert found
+        with private.deployment.database.transaction() as first:
+            assert webhooks.may_call(first, found.hook.id)
+        assert not webhooks.may_call(late, found.hook.id)
+
+
 def test_an_erased_namespace_is_not_told_of(private: Sandbox, receiver: Receiver) -> None:
     hooked(private, receiver)
     say("I live in Lisbon.", end=True)
