@@ -21,8 +21,9 @@ SECONDS = 5.0  # to connect
 LONGEST = 10.0  # seconds for all steps after the connection; a host that sends a byte at a time would never end
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: IPv6 addresses that have an IPv4 address in their last bits
 _GLOBAL = ipaddress.ip_network("2000::/3")
-# Special-purpose networks that Python 3.11 calls global: documentation (RFC 9637), and relays of 6to4 (RFC 7526).
-_RESERVED = (ipaddress.ip_network("3fff::/20"), ipaddress.ip_network("192.88.99.0/24"))
+# Special-purpose networks that Python 3.11 calls global: documentation (RFC 9637), relays of 6to4 (RFC 7526), protocols
+# (RFC 6890; a cloud has its metadata at 192.0.0.192), and the address at which Azure configures its machines.
+_RESERVED = tuple(map(ipaddress.ip_network, ("3fff::/20", "192.88.99.0/24", "192.0.0.0/24", "168.63.129.16/32")))
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:
