@@ -407,6 +407,17 @@ def test_mcp_gives_an_error_for_too_long_a_message() -> None:
         assert "1,000,000" in said["content"][0]["text"]
 
 
+def test_mcp_takes_a_message_of_the_largest_size_as_json_writes_it() -> None:
+    with serving() as port:
+        call = {"name": "remember", "arguments": {"text": "я" * limits.MESSAGE_CHARACTERS}}
+        content = json.dumps({**PING, "method": "tools/call", "params": call})
+        assert len(content) > 6_000_000
+        given = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+        given |= {"Content-Type": "application/json"}
+        said = httpx2.post(f"http://{LOOPBACK}:{port}{http.PATH}", content=content, headers=given, timeout=120)
+        assert (said.status_code, said.json()["result"]["structuredContent"]["stored"]) == (200, 1)
+
+
 def test_half_sent_requests_neither_stop_the_server_nor_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_REQUEST_SECONDS", 3)
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 50)

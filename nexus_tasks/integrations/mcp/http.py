@@ -8,6 +8,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nexus_tasks import limits
 from nexus_tasks.integrations.mcp.server import MemoryServer
 from nexus_tasks.integrations.serving.access import check_strength
 from nexus_tasks.integrations.serving.connections import BodyLimit
@@ -56,7 +57,12 @@ def application(
         allowed_hosts=names, allowed_origins=[f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
     )
     app = server.streamable_http_app(
-        streamable_http_path=PATH, host=host, stateless_http=True, json_response=True, transport_security=security
+        streamable_http_path=PATH,
+        host=host,
+        stateless_http=True,
+        json_response=True,
+        transport_security=security,
+        max_request_body_size=limits.HTTP_BODY_BYTES,  # the SDK's own limit is 4 MiB
     )
     server.memory.needs_access = True
     return TokenRequired(Turns(BodyLimit(_OnlyCalls(app))), token, checker, server.memory.bound, setting=SETTING)
