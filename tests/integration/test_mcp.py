@@ -245,6 +245,23 @@ def test_errors_say_what_to_do() -> None:
         assert call(tool, **arguments).is_error
 
 
+def test_a_number_in_disguise_is_refused(here: Sandbox) -> None:
+    """Before, `true` was the memory 1, and 3600 a time in 1970: the text was remembered, and expired at once."""
+    say("I live in Porto.")
+    for tool, arguments, why in (
+        ("forget", {"memory_id": True}, "true or false"),
+        ("pin", {"memory_id": True}, "true or false"),
+        ("revise", {"memory_id": True, "content": "I live in Lisbon."}, "true or false"),
+        ("remember", {"text": "I like tea.", "expires_at": 3_600}, "not a number"),
+        ("remember", {"text": "I like tea.", "expires_at": "3600"}, "not a number"),
+    ):
+        refused = call(tool, **arguments)  # type: ignore[arg-type]
+        assert refused.is_error, tool
+        assert why in refused.content[0].text
+    assert here.sql("SELECT content FROM memories") == [("I live in Porto.",)]
+    assert not call("remember", text="I like tea.", expires_at="2999-01-01T00:00:00Z").is_error
+
+
 def test_over_standard_input_and_output(here: Sandbox) -> None:
     command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--namespace", NAMESPACE]
     started = StdioServerParameters(command=command[0], args=command[1:], env=here.environment, cwd=here.folder)

@@ -9,6 +9,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from nexus_tasks import limits
+from nexus_tasks.integrations.serving.json_values import no_number
 from nexus_tasks.types import Level, Standing
 
 _NAMESPACE = "The namespace (tenant). A token of a namespace may leave it out."
@@ -21,18 +22,7 @@ _HEARD_ONLY = "With observer: only messages that this observer heard, and no dig
 _STANDING = "Only memories that rest on words of at least this standing."
 
 
-def _no_number(given: Any) -> Any:
-    """Refuse a number as a time: pydantic takes it for seconds or milliseconds, by its size."""
-    try:
-        float(given)
-    except (TypeError, ValueError):
-        return given
-    except OverflowError:  # a number all the same
-        pass
-    raise ValueError("a time such as 2026-03-01T12:00:00Z is needed, not a number")
-
-
-Time = Annotated[datetime, BeforeValidator(_no_number)]
+Time = Annotated[datetime, BeforeValidator(no_number)]
 
 Namespace = Annotated[str | None, Query(description=_NAMESPACE)]
 OneOrAll = Annotated[str | None, Query(description=_ONE_OR_ALL)]

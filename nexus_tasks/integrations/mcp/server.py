@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
 from mcp.server.mcpserver.resources.templates import ResourceSecurity
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from nexus_tasks import __version__, limits
 from nexus_tasks.client import Nexus
@@ -34,6 +34,7 @@ from nexus_tasks.integrations.mcp.results import (
     Status,
 )
 from nexus_tasks.integrations.serving.access import Access, current
+from nexus_tasks.integrations.serving.json_values import no_flag, no_number
 from nexus_tasks.integrations.serving.places import Places
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
@@ -55,6 +56,12 @@ Namespace = Annotated[
 ]
 HeardOnly = Annotated[bool, Field(description="with `observer`: only messages that this observer heard")]
 Session = Annotated[str, Field(description="the conversation's key")]
+End = Annotated[
+    datetime | None,
+    BeforeValidator(no_number),
+    Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone"),
+]
+NO_FLAG = BeforeValidator(no_flag)
 LeastStanding = Annotated[
     Standing | None,
     Field(
@@ -123,9 +130,7 @@ class Memory:
         text: Annotated[str, Field(description="one thing worth knowing, complete in itself")],
         author: Annotated[str, Field(description="the author of the text")] = "user",
         session_key: Session = "notes",
-        expires_at: Annotated[
-            datetime | None, Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone")
-        ] = None,
+        expires_at: End = None,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Remembered]:
         """Store one thing worth knowing. `recall` finds it at once, and facts are derived from it in the background."""
@@ -220,12 +225,10 @@ class Memory:
 
     def revise(
         self,
-        memory_id: Annotated[int, Field(ge=1, description="the fact to correct: 17, as in [m17]")],
+        memory_id: Annotated[int, NO_FLAG, Field(ge=1, description="the fact to correct: 17, as in [m17]")],
         content: Annotated[str, Field(description="the corrected fact, complete in itself")],
         author: Annotated[str, Field(description="who corrects it")] = "user",
-        expires_at: Annotated[
-            datetime | None, Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone")
-        ] = None,
+        expires_at: End = None,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Corrected]:
         """Replace a fact that is wrong or out of date by a corrected one. The old fact stays as history."""
@@ -236,7 +239,7 @@ class Memory:
 
     def pin(
         self,
-        memory_id: Annotated[int, Field(ge=1, description="the fact: 17, as in [m17]")],
+        memory_id: Annotated[int, NO_FLAG, Field(ge=1, description="the fact: 17, as in [m17]")],
         pinned: Annotated[bool, Field(description="false takes the pin back")] = True,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Corrected]:
@@ -278,7 +281,7 @@ class Memory:
 
     def forget(
         self,
-        memory_id: Annotated[int | None, Field(ge=1, description="one memory: 17, as in [m17]")] = None,
+        memory_id: Annotated[int | None, NO_FLAG, Field(ge=1, description="one memory: 17, as in [m17]")] = None,
         session_key: Annotated[str | None, Field(description="one conversation")] = None,
         everything: Annotated[bool, Field(description="everything; only where one namespace is served")] = False,
         confirm: Annotated[str | None, Field(description="with `everything`: the namespace's name")] = None,
