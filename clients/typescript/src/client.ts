@@ -72,10 +72,15 @@ export class Nexus {
     return answer(this.api.POST("/v1/ask", { body })) as Promise<Schemas["Answer"]>;
   }
 
-  /** The same, sentence by sentence. */
+  /** The same, sentence by sentence. A stream that ends before the answer throws a `TypeError`. */
   async *askStream(body: Schemas["AskBody"]): AsyncGenerator<AnswerEvent> {
     const stream = this.api.POST("/v1/ask", { body, headers: { Accept: "text/event-stream" }, parseAs: "stream" });
-    yield* events((await answer(stream))!) as AsyncGenerator<AnswerEvent>;
+    let last = "";
+    for await (const one of events((await answer(stream))!)) {
+      last = one.event;
+      yield one as AnswerEvent;
+    }
+    if (last !== "answer") throw new TypeError("The stream ended before the answer.");
   }
 
   /** Correct a memory. The old one is superseded, and stays to be seen. */
@@ -120,10 +125,13 @@ export class Nexus {
     for (;;) {
       const params = { path: { job_id: jobId } };
       const stream = this.api.GET("/v1/jobs/{job_id}/events", { params, parseAs: "stream" });
+      let heard = false;
       for await (const { event, data } of events((await answer(stream))!)) {
+        heard = true;
         yield data as Schemas["JobDetails"];
         if (event === "end") return;
       }
+      if (!heard) throw new TypeError("The stream of the job had no event.");
     }
   }
 

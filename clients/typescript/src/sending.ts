@@ -32,7 +32,8 @@ export function sender({ token, retries, fetch }: Sending): Fetch {
         const response = await fetch(request.clone());
         if (!(await isPassing(response))) return response;
         await response.body?.cancel();
-        await sleep(Math.max(pause, 1000 * Number(response.headers.get("Retry-After") ?? 0)));
+        // A proxy may write a date there, which is no number.
+        await sleep(Math.max(pause, 1000 * Number(response.headers.get("Retry-After")) || 0));
       } catch (error) {
         if (request.signal.aborted || !(error instanceof TypeError)) throw error;
         await sleep(pause);

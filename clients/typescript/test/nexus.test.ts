@@ -129,3 +129,36 @@ test("a sender that sends too much waits and goes on", async () => {
   assert.ok(await new Nexus({ url, token, fetch: busy }).status({ namespace }));
   assert.equal(answers, 2);
 });
+
+test("an answer that is cut off is no answer", async () => {
+  const said = 'event: sentence\ndata: {"text": "Ann lives", "citations": []}\n\n';
+  const cut = async () => new Response(said, { headers: { "Content-Type": "text/event-stream" } });
+  const told: string[] = [];
+  const read = async () => {
+    const stream = new Nexus({ url, token, fetch: cut }).askStream({ namespace, question: "Where?" });
+    for await (const one of stream) told.push(one.event);
+  };
+  await assert.rejects(read, TypeError);
+  assert.deepEqual(told, ["sentence"]);
+});
+
+test("a stream without events is not asked for again and again", async () => {
+  let asked = 0;
+  const empty = async () => {
+    if (++asked > 3) throw new Error("It was asked for again.");
+    return new Response("", { headers: { "Content-Type": "text/event-stream" } });
+  };
+  await assert.rejects(new Nexus({ url, token, fetch: empty }).job("j").next(), TypeError);
+  assert.equal(asked, 1);
+});
+
+test("a date in Retry-After takes no pause away", async () => {
+  let answers = 0;
+  const busy = async (request: Request): Promise<Response> =>
+    ++answers === 1
+      ? new Response("", { status: 503, headers: { "Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT" } })
+      : fetch(request);
+  const began = performance.now();
+  assert.ok(await new Nexus({ url, token, fetch: busy }).status({ namespace }));
+  assert.ok(performance.now() - began >= 200);
+});
