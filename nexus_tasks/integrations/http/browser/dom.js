@@ -9,13 +9,22 @@ export function shown(text) {
   return String(text).replaceAll("\r\n", "\n").replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
 }
 
+/** A listener that tells the reader of its error. Otherwise a click that has failed would look like one that was done. */
+const telling = (listen) => async (event) => {
+  try {
+    await listen(event);
+  } catch (error) {
+    say([error.message, error.remedy].filter(Boolean).join(" "));
+  }
+};
+
 /** An element. Attributes that are functions are listeners; `undefined`, `null` and `false` are left out. */
 export function h(name, attributes = {}, ...children) {
   const svg = ["svg", "g", "rect", "text", "line", "title"].includes(name) && attributes.svg;
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false || key === "svg") continue;
-    if (typeof value === "function") made.addEventListener(key, value);
+    if (typeof value === "function") made.addEventListener(key, telling(value));
     else if (key === "style") for (const [rule, set] of Object.entries(value)) made.style.setProperty(rule, set);
     else made.setAttribute(key, value === true ? "" : shown(value));
   }

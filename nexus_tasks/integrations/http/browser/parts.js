@@ -16,7 +16,15 @@ export async function pager(load, draw) {
   const add = async (offset) => {
     const page = await load(offset);
     const more = page.next_offset !== null && h("button", {
-      type: "button", click: async (event) => { event.target.remove(); await add(page.next_offset); },
+      type: "button", click: async ({ target }) => {
+        target.disabled = true; // a second click would show the page twice
+        try {
+          await add(page.next_offset);
+          target.remove();
+        } finally {
+          target.disabled = false;
+        }
+      },
     }, "Show more");
     box.append(...[draw(page), more].filter(Boolean));
   };
