@@ -111,6 +111,23 @@ def test_each_route_wants_its_scopes(here: Sandbox, two: tuple[Nexus, str, dict[
     assert {"read", "write", "erase", "operator"} <= set(refusals)
 
 
+def test_replacing_a_message_needs_the_scope_erase(here: Sandbox) -> None:
+    """Before, a token that may only write erased each message whose id it knew."""
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme")
+    writer = as_token(nexus.create_token("acme", "writer", scopes=["write"]).token)
+    eraser = as_token(nexus.create_token("acme", "eraser", scopes=["write", "erase"]).token)
+    said = {"session_key": "chat", "messages": [{"id": "m1", "content": "I live in Porto."}]}
+    changed = {**said, "messages": [{"id": "m1", "content": "I live in Lisbon."}], "replace": True}
+    with api(here) as client:
+        ok(client.post("/v1/messages", json=said, headers=writer))
+        refused = client.post("/v1/messages", json=changed, headers=writer)
+        assert (refused.status_code, refused.json()["detail"]) == (403, "This token lacks the scope erase.")
+        assert [one.content for one in nexus.session("acme", "chat").said] == ["I live in Porto."]
+        assert ok(client.post("/v1/messages", json=changed, headers=eraser))["stored"] == 1
+    assert [one.content for one in nexus.session("acme", "chat").said] == ["I live in Lisbon."]
+
+
 def test_a_token_needs_no_namespace_and_is_named_in_the_audit_log(here: Sandbox) -> None:
     nexus = Nexus(here.deployment)
     nexus.ingest("acme", "chat", [Message(content="I like tea.", author="ann")])

@@ -1769,7 +1769,7 @@ export interface components {
             end?: boolean;
             /**
              * Replace
-             * @description A message with a known id and another text takes that one's place.
+             * @description A message with a known id and another text takes that one's place, which is erased. It also needs the scope erase.
              * @default false
              */
             replace?: boolean;

@@ -36,6 +36,15 @@ class Caller:
         """A name of the token, which no other token has."""
         return self._access.actor.token_id if self._access.actor else "operator"
 
+    async def check(self, scope: str) -> None:
+        """Check that the token has a scope, which only some requests to the route need.
+
+        Raises:
+            NotAllowed: the scope is missing.
+        """
+        if not self._access.has(scope):
+            await asyncio.to_thread(self._access.check, scope)  # counts the refusal in the audit log, and raises
+
     async def space(self, named: str | None) -> Space:
         """The namespace of the request. A token of a namespace may leave it out.
 

@@ -56,7 +56,11 @@ class IngestBody(SessionBody):
     observers: Entries[str] | None = Field(None, description="Default: the namespace's observers.")
     observe: bool | None = Field(None, description="Whether notes replace the session's old messages in contexts.")
     end: bool = Field(False, description="Also end the session.")
-    replace: bool = Field(False, description="A message with a known id and another text takes that one's place.")
+    replace: bool = Field(
+        False,
+        description="A message with a known id and another text takes that one's place, which is erased. It also needs"
+        " the scope erase.",
+    )
 
     def given(self) -> dict[str, Any]:
         """As of any body. The messages are made one by one, so that other threads run in between."""
@@ -88,6 +92,8 @@ class ReviseBody(SpaceBody):
 async def ingest(caller: Writer, body: IngestBody) -> Receipt:
     """Store messages of a session. Facts are derived from them in the background."""
     nexus, name = await caller.space(body.namespace)
+    if body.replace:
+        await caller.check("erase")
     return await nexus.aingest(name, **await asyncio.to_thread(body.given))
 
 
