@@ -19,7 +19,7 @@ from nexus_tasks import Nexus, limits
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.claim_index import ClaimIndex
-from nexus_tasks.integrations.http import documents, health
+from nexus_tasks.integrations.http import documents, health, progress
 from nexus_tasks.integrations.http.application import application
 from nexus_tasks.integrations.http.documents import as_json
 from nexus_tasks.integrations.mcp import http as mcp
@@ -152,6 +152,32 @@ def test_streams_keep_no_other_call_of_their_namespace_waiting(here: Sandbox, mo
         assert stream("other", other).status_code == 200
         streams[0].close()
         eventually(lambda: stream("acme", acme).status_code == 200)
+
+
+def test_streams_of_jobs_leave_threads_to_others_while_a_server_is_silent(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "THREADS", progress.LOOKS_AT_ONCE + 4)
+    held, looking, job = threading.Event(), threading.Semaphore(0), Nexus.job
+
+    def silent(self: Nexus, job_id: str) -> object:
+        looking.release()
+        assert held.wait(60)
+        return job(self, job_id)
+
+    with serving("api", here) as (port, [acme, other]), ExitStack() as stack:
+        url, asked = f"http://{LOOPBACK}:{port}", Nexus(here.deployment).digest("acme", "notes").job_id
+        client = stack.enter_context(httpx2.Client(timeout=30))
+        for _ in range(2 * turns.THREADS):
+            stream = client.stream("GET", f"{url}/v1/jobs/{asked}/events", headers=bearer(acme))
+            assert stack.enter_context(stream).status_code == 200
+        monkeypatch.setattr(Nexus, "job", silent)
+        try:
+            assert all(looking.acquire(timeout=60) for _ in range(progress.LOOKS_AT_ONCE))
+            time.sleep(2)  # each stream would look
+            assert httpx2.get(f"{url}/v1/status", headers=bearer(other), timeout=20).status_code == 200
+        finally:
+            held.set()
 
 
 def test_exports_read_slowly_leave_places_for_the_questions_of_others(here: Sandbox) -> None:

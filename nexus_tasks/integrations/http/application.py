@@ -86,6 +86,7 @@ def api(nexus: Nexus | None = None, checker: TokenChecker | None = None, visit: 
     errors.install(app)
     slots.install(app)
     bodies.install(app)
+    progress.install(app)
     for router in (*ROUTERS, health.router, openapi.router, browser.router):
         app.router.routes.extend(router.routes)  # `include_router` would look through one router after the other
     return app
