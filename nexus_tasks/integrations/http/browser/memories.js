@@ -1,11 +1,12 @@
 // Memories by filter, and one memory with its evidence down to the turn.
 
 import { get } from "./api.js";
-import { h, field, when } from "./dom.js";
+import { h, count, field, when } from "./dom.js";
 import { go } from "./places.js";
 import { ROLES, about, cite, cited, corrections, eraser, memoryLine, pager } from "./parts.js";
 
 const LEVELS = [["", "facts and conclusions"], ["explicit", "facts"], ["derived", "conclusions"], ["contradiction", "contradictions"], ["summary_long", "digests"], ["raw", "messages"]];
+const MOST_SOURCES = 100, MOST_SUPPORTED = 200;
 
 export async function memories({ namespace, fields }) {
   const ask = (event) => {
@@ -51,25 +52,27 @@ export async function memory({ namespace, thing: id }) {
         one.superseded.length ? told("replaced", one.superseded.map((other) => [cite(namespace, other), " "])) : null),
       h("div", { class: "row" }, corrections(namespace, one, again),
         eraser("Erase", `v1/memories/${one.id}`, { namespace }, `m${one.id}`, () => history.back()))),
-    one.evidence.length ? h("section", {}, h("h2", {}, "What it rests on"), evidence(namespace, one.evidence, 0)) : null,
-    one.supports.length ? h("section", {}, h("h2", {}, "What rests on it"), h("ul", {}, one.supports.slice(0, 200).map((other) =>
-      h("li", {}, cite(namespace, other.id), " ", h("span", { class: "soft" }, ROLES[other.role] ? `${ROLES[other.role]} this` : other.role))))) : null,
+    one.evidence.length ? h("section", {}, h("h2", {}, "What it rests on"), evidence(namespace, one, 0)) : null,
+    one.supports.length ? h("section", {}, h("h2", {}, "What rests on it"), h("ul", {}, one.supports.slice(0, MOST_SUPPORTED).map((other) =>
+      h("li", {}, cite(namespace, other.id), " ", h("span", { class: "soft" }, ROLES[other.role] ? `${ROLES[other.role]} this` : other.role)))), one.supports.length > MOST_SUPPORTED ? h("p", { class: "soft small" }, `The first ${MOST_SUPPORTED} are shown.`) : null) : null,
   ];
 }
 
 const told = (name, value) => h("div", {}, h("dt", { class: "soft" }, name), h("dd", {}, value));
 
 /** The sources of a memory. Each opens to its own sources, down to the messages. */
-function evidence(namespace, sources, depth) {
-  return h("div", { class: "tree" }, sources.slice(0, 100).map((source) => {
+function evidence(namespace, memory, depth) {
+  const sources = memory.evidence.slice(0, MOST_SOURCES), all = memory.evidence.length + (memory.more_evidence || 0);
+  const more = all > sources.length && h("p", { class: "soft small" }, `The first ${count(sources.length)} of ${count(all)} are shown.`);
+  return h("div", { class: "tree" }, sources.map((source) => {
     const inside = h("div");
     const box = h("details", { toggle: async () => {
       if (!box.open || inside.childNodes.length) return;
       const one = await get(`v1/memories/${source.id}`, { namespace });
       inside.append(about(namespace, one), h("p", { class: "text" }, cited(namespace, one.content)));
-      if (one.evidence.length) inside.append(evidence(namespace, one.evidence, depth + 1));
+      if (one.evidence.length) inside.append(evidence(namespace, one, depth + 1));
     } }, h("summary", {}, `${ROLES[source.role] || source.role} m${source.id}${source.external_id ? ` (${source.external_id})` : ""}`), inside);
     if (depth === 0 && sources.length <= 5) box.open = true;
     return box;
-  }));
+  }), more);
 }

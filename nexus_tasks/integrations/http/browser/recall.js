@@ -13,6 +13,12 @@ const form = (namespace, view, verb, ...fields) => h("form", { role: "search", s
   go(namespace, view, undefined, Object.fromEntries(new FormData(event.target)));
 } }, fields, h("button", { class: "main" }, verb));
 
+/** How many sources of a hit are not shown. */
+const more = (hit) => {
+  const left = hit.evidence.length + (hit.more_evidence || 0) - 12;
+  return left > 0 && h("span", {}, `and ${count(left)} more`);
+};
+
 export async function search({ namespace, fields }) {
   const head = [h("h1", {}, "Search"), form(namespace, "search", "Search",
     field("What do you look for?", h("input", { name: "q", type: "search", value: fields.q || "", required: true }), true),
@@ -29,7 +35,7 @@ export async function search({ namespace, fields }) {
         h("span", {}, name),
         h("span", { class: "bar" }, h("i", { class: colour, style: { width: `${(100 * Math.max(hit.why[arm] || 0, 0)) / most[arm]}%` } })),
         h("span", {}, (hit.why[arm] || 0).toFixed(2))])),
-      h("div", { class: "row small soft" }, h("span", {}, `score ${hit.score.toFixed(2)}`), hit.evidence.length ? [h("span", {}, "rests on"), hit.evidence.slice(0, 12).map((source) => cite(namespace, source.id))] : null),
+      h("div", { class: "row small soft" }, h("span", {}, `score ${hit.score.toFixed(2)}`), hit.evidence.length ? [h("span", {}, "rests on"), hit.evidence.slice(0, 12).map((source) => cite(namespace, source.id)), more(hit)] : null),
     )) : h("p", { class: "soft" }, "Nothing was found."))];
 }
 
