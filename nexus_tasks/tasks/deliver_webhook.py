@@ -75,7 +75,11 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
         "Nexus-Signature": f"t={now},v1={signature(found.hook.secret, now, body)}",
     }
     try:
-        _check(post(found.hook.url, body, headers, private=settings.webhook_private))
+        try:
+            status = post(found.hook.url, body, headers, private=settings.webhook_private)
+        except Permanent as error:  # its name leads to a private network, and may lead to a public one later
+            raise Transient(error.message) from error
+        _check(status)
     except Transient as error:
         with work.database.transaction() as tx:
             webhooks.failed(tx, found.hook, error.message)

@@ -330,6 +330,20 @@ def test_a_webhook_that_answers_again_is_told_of_all_that_waits(private: Sandbox
     assert (one.failures, one.last_error, one.waiting) == (0, None, 0)
 
 
+def test_a_name_that_leads_to_a_private_network_is_a_failure_of_its_webhook(here: Sandbox) -> None:
+    """Before, each event became a dead letter, although no receiver had refused it."""
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace(NAMESPACE)
+    nexus.create_webhook(NAMESPACE, "https://8.8.8.8/hook")
+    here.sql("UPDATE webhooks SET url = 'https://10.0.0.1/hook'")
+    with here.deployment.database.transaction() as tx:
+        webhooks.tell(tx, 1, "dream.finished", {"dream": 1})
+    deliver(here)
+    assert states(here) == ["wanted"]
+    [one] = nexus.webhooks(NAMESPACE)
+    assert (one.failures, one.last_error) == (1, "10.0.0.1 has an address of a private network.")
+
+
 def test_of_two_jobs_that_come_at_the_same_time_one_calls_a_webhook_that_failed(
     private: Sandbox, receiver: Receiver
 ) -> None:
