@@ -21,13 +21,14 @@ from nexus_tasks.errors import (
     SchemaOutdated,
     StorageUnavailable,
 )
+from nexus_tasks.services import jobs
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells import buffers, gathering, routing
 from nexus_tasks.services.cells.moving import move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.tokens import Checked
-from nexus_tasks.types import JobRepair, Listed, MendedCounter
+from nexus_tasks.types import JobDetails, JobRepair, Listed, MendedCounter
 from tests.cells import TwoCells, document, two_cells
 from tests.commandline import nexus as command
 from tests.databases import administer
@@ -232,6 +233,25 @@ def test_a_repair_names_the_keys_that_it_set_aside_in_each_cell() -> None:
     found = gathering.repaired({"one": of_one, "two": of_two})
     assert (found.counters, found.entries_put_back) == (of_one.counters, 3)
     assert found.set_aside == ("one:line", "two:line")
+
+
+def test_a_job_is_looked_for_in_the_cell_of_the_only_namespace(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each look at a job of a tenant waited for the other cells, also while one was silent."""
+    both.nexus.remember("fresh", "Something.")
+    job, asked, show = both.nexus.digest("fresh", "notes").job_id, list[Deployment](), jobs.show_job
+
+    def watched(deployment: Deployment, job_id: str) -> JobDetails:
+        asked.append(deployment)
+        return show(deployment, job_id)
+
+    monkeypatch.setattr(jobs, "show_job", watched)
+    limited = Nexus(cells=both.cells, namespaces=["fresh"])
+    assert limited.job(job).namespace == "fresh"
+    assert all(one is both.cells.deployments["two"] for one in asked)
+    for other in ("old", "nobody"):
+        with pytest.raises(NotFound):
+            Nexus(cells=both.cells, namespaces=[other]).drop_job(job)
+    assert limited.drop_job(job).id == job
 
 
 # --- the environment and the commands ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ Options = dict[str, Any]
 # Methods that make a namespace which does not exist.
 _MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown", "write_topic"})
 _BUFFERED = frozenset({"ingest", "remember"})
+_OF_A_JOB = frozenset({"job", "retry_job", "drop_job"})
 
 
 def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Options) -> Any:
@@ -34,6 +35,8 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     namespace = bound.arguments.get("namespace")
     if "namespace" in signature.parameters:
         namespace = allowed_namespace(client.limit, namespace, name)
+    elif name in _OF_A_JOB and len(client.limit or ()) == 1:
+        [namespace] = client.limit  # its jobs are in its cell, and another cell may be silent for seconds
     if not isinstance(namespace, str) or name in _ASK_ALL_ALWAYS:
         gathered = _GATHERED.get(name)
         if gathered is None:  # a wrong argument, which any cell refuses
