@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from nexus_tasks.cognition.observing import session_view, view_block
@@ -20,10 +21,20 @@ LOOK_EVERY = 1.0  # seconds; a job goes on after the block has become short enou
 PAUSE = 0.2  # seconds before a reader asks for another run of a job that has ended
 # For this many seconds after a wait without result, readers in this process do not wait for the same session again.
 AFTER_WAITING_IN_VAIN = 60.0
+# How many readers of this process wait at a time. While the workers are behind, the readers of five tenants would
+# otherwise hold the 40 threads of a server. Chosen by hand.
+MOST_WAITING = 16
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
     """(namespace, session key) → the ``time.monotonic`` at which a wait in this process ended without result."""
+
+
+class _Waiting(threading.BoundedSemaphore):
+    """The places of the readers that wait."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST_WAITING)
 
 
 def read(
@@ -39,8 +50,8 @@ def read(
 
     When these messages have ``observation_block_after_tokens`` tokens or more, the call waits for the job that observes
     them. When the log has ``reflection_block_after_tokens`` tokens or more, the call waits for the job that shortens
-    the log. The call waits for at most 20 s. If a job has not ended by then, the call returns the longer block, and the
-    block's ``notes`` say so.
+    the log. The call waits for at most 20 s, and not at all when 16 others wait. If a job has not ended by then, the
+    call returns the longer block, and the block's ``notes`` say so.
 
     Args:
         find: finds the memories that fit the reader's query.
@@ -80,6 +91,9 @@ def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
         return view
+    waiting = deployment.local(_Waiting)
+    if not waiting.acquire(blocking=False):
+        return view
     deadline = time.monotonic() + LONGEST_WAIT
     try:
         results = _results(deployment, namespace, view)
@@ -91,6 +105,8 @@ def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView
             view = _current_view(deployment, namespace, view.session_key)
     except (JobFailed, QueueUnavailable):
         view = _current_view(deployment, namespace, view.session_key)
+    finally:
+        waiting.release()
     if view.observe_now or view.reflect_now:
         waited_in_vain[place] = time.monotonic()
     else:

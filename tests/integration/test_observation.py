@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,21 @@ def test_a_reader_without_a_worker_is_served_the_longer_context(
     assert len(first.sections[-1].ids) == 60
     assert read().notes == first.notes
     assert len(asked) == waits_of_the_first
+    assert small.sql("SELECT count(*) FROM observation_chunks") == [(0,)]
+
+
+def test_few_readers_wait_at_a_time(small: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, while the workers were behind, readers of five tenants held all threads of a server, for 20 s."""
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 12.0)
+    say(*map(turn, range(60)), observe=True)
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(read) for _ in range(16)]
+        time.sleep(3)
+        assert not any(one.done() for one in waiting)
+        began = time.monotonic()
+        assert "behind" in read().notes[0]
+        assert time.monotonic() - began < 5
+        assert all("behind" in one.result(60).notes[0] for one in waiting)
     assert small.sql("SELECT count(*) FROM observation_chunks") == [(0,)]
 
 
