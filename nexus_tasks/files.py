@@ -83,9 +83,29 @@ def sync(path: str) -> None:
         os.close(fd)
 
 
+def open_or_make(path: str, flags: int) -> int:
+    """Open a file, and make it (mode 0600) when it is missing. Returns the descriptor.
+
+    A file that root makes gets the owner of its folder. Otherwise that user could not open it after a command with
+    ``sudo``.
+
+    Raises:
+        OSError: the file cannot be opened or made.
+    """
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return os.open(path, flags | os.O_CLOEXEC)
+    if not os.geteuid():
+        with suppress(OSError):  # some file systems have no owners
+            owner = os.stat(os.path.dirname(path))
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+    return fd
+
+
 def touch(path: str) -> None:
     """Set a file's modification time to now; make the file (mode 0600) when it does not exist."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.close(open_or_make(path, os.O_WRONLY))
     os.utime(path)
 
 

@@ -70,8 +70,8 @@ class SessionBuffer:
         max_bytes: the largest size of the buffer, bytes. ``append`` raises when the entry does not fit. Default:
             ``NEXUS_BUFFER_MAX_BYTES``, or 1 GiB when that is not set.
         deployment: the name of the deployment that the entries belong to: the host, port and name of its database, or
-            ``embedded``. The entries of other deployments stay untouched. Default: the deployment of
-            ``NEXUS_DATABASE_URL``.
+            ``embedded``. The entries of other deployments stay untouched. Default: the deployment of ``NEXUS_CELL``, or
+            of ``NEXUS_DATABASE_URL``.
     """
 
     def __init__(
@@ -267,6 +267,7 @@ class SessionBuffer:
         path = os.path.join(self.folder, "storing.lock")
         with self._os_errors_explained():
             files.make_folder(self.folder)
+            os.close(files.open_or_make(path, os.O_RDWR))  # the lock would make it for root alone
             held = file_locks.lock(path) if wait else file_locks.try_lock(path)
         try:
             yield held is not None
@@ -287,9 +288,12 @@ class SessionBuffer:
             return [stats.session_stats(found) for found in self._sessions.all()]
 
     def list(self) -> list[tuple[str, str]]:
-        """The (agent, session) pairs of this deployment that have a folder in the buffer."""
+        """The (agent, session) pairs of this deployment that have a folder in the buffer.
+
+        Folders of another user, which this user may not read, are left out.
+        """
         with self._os_errors_explained():
-            return [(found.agent, found.session) for found in self._sessions.own()]
+            return [(found.agent, found.session) for found in self._sessions.own([])]
 
     def has(self, agent: str, session: str) -> bool:
         """Whether the session has an entry that is not acknowledged."""
@@ -329,15 +333,11 @@ class SessionBuffer:
                 for one in quarantine.every(os.path.join(self.folder, QUARANTINE))
             ]
 
-    def quarantine_of(self, agent: str, session: str | None = None) -> Sequence[Damage]:
-        """What is in quarantine of an agent, or of one of its sessions, in this deployment."""
+    def quarantine_of(self, agent: str) -> Sequence[Damage]:
+        """What is in quarantine of an agent in this deployment."""
         with self._os_errors_explained():
             found = quarantine.every(os.path.join(self.folder, QUARANTINE))
-        return [
-            one
-            for one in found
-            if one.agent == agent and session in (None, one.session) and (self._is_own(one) or self._made_here(one))
-        ]
+        return [one for one in found if one.agent == agent and (self._is_own(one) or self._made_here(one))]
 
     def _made_here(self, damage: Damage) -> bool:
         folder = session_folder_name(damage.agent, damage.session, self.deployment)

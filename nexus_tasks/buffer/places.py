@@ -12,6 +12,8 @@ import re
 import sys
 from hashlib import sha256
 
+from nexus_tasks.errors import NexusError
+
 SESSIONS, QUARANTINE = "sessions", "quarantine"
 EMBEDDED = "embedded"  # the name of a deployment without a NEXUS_DATABASE_URL
 _SEQ_DIGITS = 12
@@ -39,8 +41,25 @@ def default_folder() -> str:
 
 
 def default_deployment_name() -> str:
-    """The name of the deployment that the environment's ``NEXUS_DATABASE_URL`` describes."""
-    return deployment_name(os.environ.get("NEXUS_DATABASE_URL"))
+    """The name of the deployment that the environment describes, by ``NEXUS_CELL`` or by ``NEXUS_DATABASE_URL``."""
+    return deployment_name(_database_url_of_cell() or os.environ.get("NEXUS_DATABASE_URL"))
+
+
+def _database_url_of_cell() -> str | None:
+    """The address of the cell that ``NEXUS_CELL`` names. ``None``: there is none, or the file of cells cannot be read.
+
+    In the latter case an entry is still kept, and `nexus buffer flush --of` stores it.
+    """
+    cell, file = os.environ.get("NEXUS_CELL"), os.environ.get("NEXUS_CELLS")
+    if not cell or not file:
+        return None
+    from nexus_tasks.cells_file import read_cells  # few processes need it, and it takes time
+
+    try:
+        url = read_cells(file).cells.get(cell, {}).get("database_url")
+    except NexusError:
+        return None
+    return url if isinstance(url, str) else None
 
 
 def deployment_name(database_url: str | None) -> str:

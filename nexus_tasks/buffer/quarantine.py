@@ -6,6 +6,7 @@ import json
 import os
 from base64 import b64decode, b64encode
 from typing import NamedTuple
+from zlib import crc32
 
 from nexus_tasks import files
 from nexus_tasks.buffer import entry
@@ -32,7 +33,11 @@ def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> D
 
     A second call for the same damage writes nothing. Returns the damage with the path of the file.
     """
-    name = f"{session_folder}-{damage.segment.partition('.')[0]}-{damage.line}-{damage.offset}-{damage.kind}.json"
+    # The name has a checksum of the bytes, because a session's folder that was deleted and made again counts its
+    # entries from 1 again. The earlier file of the same position then stays beside the new one.
+    segment = damage.segment.partition(".")[0]
+    position = f"{damage.line}-{damage.offset}.{crc32(raw):08x}"
+    name = f"{session_folder}-{segment}-{position}-{damage.kind}.json"
     path = os.path.join(folder, name)
     damage = damage._replace(kept_as=path)
     if not os.path.exists(path):
@@ -65,7 +70,8 @@ def entry_of(path: str) -> entry.Entry | None:
 
 def session_folder_of(damage: Damage) -> str:
     """The name of the session's folder from which a refused entry came. It says which deployment stores the entry."""
-    # The name of the file: the folder's name, the first and last entry_seq of the segment, line, offset and kind.
+    # The name of the file: the folder's name, the first and last entry_seq of the segment, line, offset with a
+    # checksum, and kind.
     return "-".join(os.path.basename(damage.kept_as).split("-")[:-5])
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import time
 
 from nexus_tasks import files
@@ -19,11 +19,11 @@ from nexus_tasks.buffer.segment import Flaw, Segment, read
 # A segment is sealed when it has SEAL_ENTRIES entries. An append also seals a segment whose first entry is SEAL_SECONDS
 # old. Both limits were chosen by hand.
 SEAL_ENTRIES, SEAL_SECONDS = 10, 10.0
-_LOCK, _ABOUT, FLUSHED = "lock", "session.json", "flushed"
+_LOCK, ABOUT, FLUSHED = "lock", "session.json", "flushed"
 
 
 class SessionCleared(Exception):
-    """Another thread or process deleted the session's folder."""
+    """Another thread or process deleted the session's folder, or moved it to quarantine."""
 
 
 class SessionFiles:
@@ -42,14 +42,15 @@ class SessionFiles:
 
     def __init__(self, folder: str, quarantine: str, written: Callable[[str], None], *, always: bool) -> None:
         self._fd = self._lock_fd = -1
-        about = json.loads(_content(os.path.join(folder, _ABOUT)))
+        about = json.loads(_content(os.path.join(folder, ABOUT)))
         self.agent, self.session = str(about["agent"]), str(about["session"])
         self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
         self.deployment = str(about.get("deployment", ""))  # empty: of every deployment
         self.folder, self._quarantine = folder, quarantine
         self._written, self._always = written, always
         self._thread_lock = threading.Lock()  # needed, because flock does not exclude threads that share a descriptor
-        self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_path = os.path.join(folder, _LOCK)
+        self._lock_fd = files.open_or_make(self._lock_path, os.O_RDWR)
         # The state of the open segment when this process last held the lock: inode, path, first and next entry_seq,
         # size in bytes, and the time of the first entry in seconds since 1970.
         self._inode, self._path = 0, ""
@@ -63,14 +64,14 @@ class SessionFiles:
         about: dict[str, object] = {"agent": agent, "session": session, "deployment": deployment}
         about |= {"start_id": os.urandom(8).hex(), "started_at": time()}
         try:
-            files.write_atomic(os.path.join(aside, _ABOUT), entries.as_json(about), durable=True)
+            files.write_atomic(os.path.join(aside, ABOUT), entries.as_json(about), durable=True)
         except BaseException:  # else every event on a full disk would leave a folder
             os.rmdir(aside)
             raise
         try:
             os.rename(aside, folder)
         except OSError:
-            os.unlink(os.path.join(aside, _ABOUT))
+            os.unlink(os.path.join(aside, ABOUT))
             os.rmdir(aside)
             if not os.path.isdir(folder):
                 raise
@@ -113,7 +114,8 @@ class SessionFiles:
             self._next, self._end = seq + 1, end + len(line)
             self._written(self._path)
             if self._count >= SEAL_ENTRIES:
-                self._seal()
+                with suppress(OSError):  # the entry is written; the next append or flush opens or seals a segment again
+                    self._seal()
         return seq, len(line)
 
     @property
@@ -150,7 +152,7 @@ class SessionFiles:
             os.close(self._fd)
             self._fd = -1
         self._path = os.path.join(self.folder, name)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = files.open_or_make(self._path, os.O_RDWR | os.O_APPEND)
         self._inode = os.fstat(self._fd).st_ino
         self._first = self._next = int(name.partition(".")[0])
         self._end, self._began = 0, 0.0
@@ -261,12 +263,19 @@ class SessionFiles:
             not found.st_size and time() - found.st_mtime > seconds for found in segments
         )
 
+    def in_place(self) -> bool:
+        """Whether the folder has the lock that is held, and so is no other folder of the same session."""
+        try:
+            return os.path.samestat(os.fstat(self._lock_fd), os.stat(self._lock_path))
+        except FileNotFoundError:
+            return False
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._thread_lock:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
             try:
-                if not os.fstat(self._lock_fd).st_nlink:
+                if not self.in_place():
                     raise SessionCleared
                 yield
             finally:

@@ -12,7 +12,7 @@ from nexus_tasks.buffer.entry import Entry, as_json
 from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, session_folder_name
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Segment
-from nexus_tasks.buffer.session import SessionFiles
+from nexus_tasks.buffer.session import ABOUT, SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
 from nexus_tasks.errors import BufferError
 
@@ -128,11 +128,17 @@ class Sessions:
             # parent, so the child opens its own descriptors.
             self._reset()
         with self._thread_lock:
+            if name in self._open and not self._open[name].in_place():
+                del self._open[name]  # another process has deleted the folder, and may have made it again
             if name not in self._open:
                 folder = os.path.join(self._folder, name)
                 try:
                     found = SessionFiles(folder, self._quarantine, self._written, always=self._fsync == "always")
                 except FileNotFoundError:
+                    # A folder is made with its `session.json` in it. One without it can never be used, and would keep
+                    # its place for ever.
+                    if os.path.isdir(folder) and not os.path.exists(os.path.join(folder, ABOUT)):
+                        self._set_aside(name)
                     return None
                 except (ValueError, KeyError, TypeError):
                     self._set_aside(name)
@@ -143,7 +149,7 @@ class Sessions:
             return self._open[name]
 
     def _set_aside(self, name: str) -> None:
-        """Move the folder ``name`` to quarantine, because its ``session.json`` is damaged and names no session."""
+        """Move the folder ``name`` to quarantine, because its ``session.json`` is missing or damaged."""
         files.make_folder(self._quarantine)
         with suppress(FileNotFoundError):
             os.rename(

@@ -38,6 +38,8 @@ class Syncer:
 
     def now(self) -> None:
         """Sync every file that was written after the last sync."""
+        if self._pid != os.getpid():
+            return  # a forked child that has written nothing; a thread of its parent may hold the lock for ever
         with self._syncing:
             with self._marking:
                 paths, self._dirty = self._dirty, set()

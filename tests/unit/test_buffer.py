@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,9 @@ import pytest
 
 from nexus_tasks import files
 from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, places, session
-from nexus_tasks.settings import Settings
+from nexus_tasks.buffer.syncing import Syncer
+from nexus_tasks.endpoints import buffer_of
+from nexus_tasks.settings import Settings, load_settings
 
 
 def buffer(folder: Path, **options: object) -> SessionBuffer:
@@ -117,6 +120,17 @@ def test_who_holds_a_cleared_session_begins_it_again(tmp_path: Path) -> None:
     assert before.start_id != after.start_id  # entry_seq begins again, and names other entries
 
 
+def test_a_session_that_another_process_has_cleared_and_begun_again_is_stored(tmp_path: Path) -> None:
+    """Before, a worker that had the first folder open never saw the second one."""
+    worker, other = buffer(tmp_path), buffer(tmp_path)
+    for text in ("one", "two", "three"):
+        other.append("acme", "chat", text)
+        found = worker.flush("acme", "chat") if text == "three" else worker.flush_all()
+        assert payloads(found) == [text]
+        worker.acknowledge(found)
+        assert other.clear("acme", "chat")
+
+
 @pytest.mark.parametrize("tail", [b'{"entry_seq":3,"time":1', b"\0" * 4096, b'{"entry\0\0\0'])
 def test_a_torn_last_line_is_cut_and_reported_and_the_rest_kept(tmp_path: Path, tail: bytes) -> None:
     buffer(tmp_path).append("acme", "chat", "one")
@@ -171,13 +185,27 @@ def test_what_follows_zeros_is_kept(tmp_path: Path) -> None:
     assert [one.reason for one in found.damages] == ["zeros before it"]
 
 
-def test_a_folder_that_does_not_say_whose_it_is_is_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("about", [b"\0" * 40, None], ids=["damaged", "missing"])
+def test_a_folder_that_does_not_say_whose_it_is_is_set_aside(tmp_path: Path, about: bytes | None) -> None:
     buffer(tmp_path).append("acme", "chat", "one")
-    only(tmp_path, "session.json").write_bytes(b"\0" * 40)
+    found = only(tmp_path, "session.json")
+    found.unlink() if about is None else found.write_bytes(about)
     assert buffer(tmp_path).append("acme", "chat", "two") == 1
     assert payloads(buffer(tmp_path).flush_all()) == ["two"]
     [kept] = tmp_path.glob("buffer/quarantine/*.folder")
     assert b"one" in b"".join(path.read_bytes() for path in kept.iterdir())
+
+
+def test_who_has_a_folder_open_that_was_set_aside_goes_on_in_the_new_one(tmp_path: Path) -> None:
+    """Else it would hold another lock than the others, and give the entries other ids."""
+    first, second = buffer(tmp_path), buffer(tmp_path)
+    first.append("acme", "chat", "one")
+    only(tmp_path, "session.json").write_bytes(b"\0" * 40)
+    assert second.append("acme", "chat", "two") == 1
+    assert first.append("acme", "chat", "three") == 2
+    [mine], [others] = first.flush_all(), second.flush_all()
+    assert payloads([mine]) == payloads([others]) == ["two", "three"]
+    assert mine.start_id == others.start_id
 
 
 def test_threads_share_a_session(tmp_path: Path) -> None:
@@ -241,6 +269,39 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_segment_whole(
     assert payloads(found.segments) == ["one", "three"]
     assert found.damages == []
     assert kept.quarantined() == 0  # nor had anybody to cut what the failed append had written
+
+
+def test_what_is_refused_after_a_new_beginning_lies_beside_what_was_refused_before(tmp_path: Path) -> None:
+    """A session's folder is deleted after a week without an entry, and its next entry has the number 1 again."""
+    kept = buffer(tmp_path)
+    for text in ("one", "two"):
+        kept.append("acme", "chat", text)
+        [segment] = kept.flush_all()
+        first = kept.refuse(segment, segment.entries[0], "of no use")
+        assert kept.refuse(segment, segment.entries[0], "of no use") == first
+        kept.acknowledge([segment])
+        kept.clear("acme", "chat")
+    aside = kept.quarantine()
+    assert sorted(entry.payload for _, entry in aside if entry) == ["one", "two"]
+
+
+@pytest.mark.parametrize("step", ["rename", "open"])
+def test_an_entry_counts_as_kept_although_its_segment_cannot_be_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A disk may have room for a line, but for no further file."""
+    kept = buffer(tmp_path)
+    for n in range(9):
+        kept.append("acme", "chat", n)
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "rename") if step == "rename" else (session.SessionFiles, "_open")), full)
+        assert kept.append("acme", "chat", 9) == 10
+    assert kept.append("acme", "chat", 10) == 11
+    assert payloads(kept.flush_all()) == list(range(11))
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
@@ -351,6 +412,20 @@ def test_with_interval_a_thread_syncs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.wait(60)
 
 
+def test_a_forked_child_that_has_written_nothing_ends(tmp_path: Path) -> None:
+    """Its parent's thread may have been in a sync when it was forked. Nobody releases the child's copy of the lock."""
+    syncer = Syncer(60.0)
+    syncer.written(str(tmp_path))
+    with syncer._syncing:
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            syncer.now()  # as at its exit
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BufferError, match=r"always, interval or off"):
         buffer(tmp_path, fsync="sometimes")
@@ -404,6 +479,20 @@ def test_a_deployment_is_named_without_its_password(url: str | None, name: str) 
     assert places.deployment_name(url) == name
 
 
+def test_the_deployment_of_a_cell_is_that_of_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook has no time to load the settings. Before, no worker stored what it kept for a cell."""
+    cells = {"one": {"redis_url": "redis://one/0"}, "two": {"database_url": "$TWO", "redis_url": "redis://two/0"}}
+    (tmp_path / "cells.json").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setenv("NEXUS_CELLS", str(tmp_path / "cells.json"))
+    monkeypatch.setenv("NEXUS_DATABASE_URL", "postgresql://ann@db/nexus")
+    monkeypatch.setenv("TWO", "postgresql://ann:s3cret@two:6000/nexus")
+    for cell, name in (("one", "db/nexus"), ("two", "two:6000/nexus")):
+        monkeypatch.setenv("NEXUS_CELL", cell)
+        assert SessionBuffer(tmp_path).deployment == buffer_of(load_settings()).deployment == name
+    monkeypatch.delenv("TWO")
+    assert SessionBuffer(tmp_path).deployment == "db/nexus"  # kept nevertheless
+
+
 @pytest.fixture
 def nobody() -> Iterator[Callable[[int], None]]:
     """Changes the user of this process, which only root can."""
@@ -434,8 +523,33 @@ def test_what_root_has_put_beside_a_users_messages_holds_up_no_other(nobody: Cal
         assert (left.kind, left.reason) == ("unreadable", "it belongs to another user")
         kept.acknowledge(found.segments)
         assert kept.pending(), "an erasure must not take it for empty"
+        assert kept.list() == [("acme", "mine")]
         nobody(0)
         assert payloads(buffer(folder).recover().segments) == ["two"]
+    finally:
+        nobody(0)
+        shutil.rmtree(folder)
+
+
+def test_after_a_flush_by_root_the_user_goes_on_with_the_session(nobody: Callable[[int], None]) -> None:
+    """Before, `sudo nexus buffer flush` took the session from its user: the hook could keep nothing more of it."""
+    user = 65_534
+    folder = Path(tempfile.mkdtemp())
+    try:
+        os.chown(folder, user, -1)
+        nobody(user)
+        buffer(folder).append("acme", "mine", "one")
+        nobody(0)
+        root = buffer(folder)
+        with root.storing():
+            assert root.acknowledge(root.recover().segments) == 1
+        nobody(user)
+        kept = buffer(folder)
+        assert kept.append("acme", "mine", "two") == 2
+        with kept.storing() as mine:
+            found = kept.recover()
+            assert (mine, payloads(found.segments), found.damages) == (True, ["two"], [])
+            assert kept.acknowledge(found.segments) == 1
     finally:
         nobody(0)
         shutil.rmtree(folder)
