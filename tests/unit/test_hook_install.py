@@ -223,3 +223,27 @@ def test_a_link_is_there_after_the_removal_too(tmp_path: Path) -> None:
     uninstall("claude-code", link)
     assert link.is_symlink()
     assert json.loads(real.read_text()) == {}
+
+
+def test_the_new_text_is_on_the_disk_before_it_takes_the_place_of_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut, a file that was renamed before its content was synced may be empty."""
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(OTHERS))
+    synced, replaced = list[int](), list[bool]()
+    fsync, replace = os.fsync, os.replace
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    def checked(old: str, new: str) -> None:
+        replaced.append(os.stat(old).st_ino in synced)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", checked)
+    assert install("claude-code", path).changed
+    assert uninstall("claude-code", path).changed
+    assert replaced == [True, True]

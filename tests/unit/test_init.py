@@ -86,6 +86,20 @@ def test_it_writes_for_each_agent_and_takes_all_back(user: Path) -> None:
     assert undo() == set()
 
 
+def test_a_file_that_cannot_be_deleted_is_named(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    init()
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(ConfigurationError, match="cannot be written: Operation not permitted"):
+            undo()
+    assert undo() <= {"removed", "gone"}
+    assert not (user / ".claude" / "skills").exists()
+
+
 HOOKS = {
     ".claude/settings.json": '{"model":"opus","hooks":{"Stop":[{"hooks":[{"type":"command","command":"say done"}]}]}}',
     ".codex/hooks.json": '{ "description": "mine",\n "hooks": {} }',

@@ -278,7 +278,8 @@ def _write(path: Path, text: str, settings: dict[str, Any]) -> bool:
     real = path.resolve()
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(os.fspath(real), dumped(text, settings).encode(), mode=0o666, keep_mode=True)
+        new = dumped(text, settings).encode()
+        files.write_atomic(os.fspath(real), new, durable=True, mode=0o666, keep_mode=True)
     except OSError as error:
         raise _unwritable(path, error) from None
     return True

@@ -147,7 +147,10 @@ def undo(steps: Sequence[Step]) -> None:
             if step.after or not entry["made_file"]:
                 _replace(path, step.after, step.piece.mode)
             else:
-                path.resolve().unlink(missing_ok=True)
+                try:
+                    path.resolve().unlink(missing_ok=True)
+                except OSError as error:
+                    raise _unwritable(path, error) from None
     _record_path().unlink(missing_ok=True)
     for entry in record.values():
         for folder in reversed(entry["made_folders"]):
@@ -219,6 +222,10 @@ def _replace(path: Path, text: str, mode: int) -> None:
         files.make_folder(os.fspath(real.parent))
         files.write_atomic(os.fspath(real), text.encode(), durable=True, mode=mode, keep_mode=True)
     except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}.", remedy="Give yourself access, and run `nexus init` again."
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} cannot be written: {error.strerror}.", remedy="Give yourself access, and run the command again."
+    )
