@@ -91,7 +91,7 @@ def shortened(value: Any) -> Any:
 def _cut(value: Any, depth: int = 0) -> Any:
     """``value`` without the middle of its huge texts. :func:`shortened` would leave out this part in any case."""
     if isinstance(value, str):
-        return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
+        return value if len(value) <= 20_000 else _ends(value)
     if isinstance(value, dict) and depth < 20:
         return {key: _cut(item, depth + 1) for key, item in list(value.items())[:200]}
     if isinstance(value, list) and depth < 20:
@@ -99,6 +99,12 @@ def _cut(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None  # JSON has no such number
     return value if isinstance(value, (int, float, bool)) else None
+
+
+def _ends(text: str) -> str:
+    """The beginning and the end of a huge text, in whole lines: a row of a table that is cut would end the table."""
+    head, tail = text[:10_000], text[-10_000:]
+    return head[: head.rfind("\n", 9_000) + 1 or None] + tail[tail.find("\n", 0, 1_000) + 1 :]
 
 
 def call_line(call: dict[str, Any]) -> str:

@@ -269,6 +269,23 @@ def test_keys_of_objects_and_nested_texts_are_scrubbed() -> None:
         assert kept in found
 
 
+@pytest.mark.parametrize("head", ["id,login,password\n", "id | login | password\n---+-------+---------\n"])
+def test_every_row_of_a_long_table_loses_its_password(head: str) -> None:
+    sign = "," if "," in head else " | "
+    text = head + "".join(f"{n}{sign}user{n}{sign}tulip-meadow\n" for n in range(5_000))
+    assert "meadow" not in scrub(text)
+
+
+@pytest.mark.parametrize("given", ["SESSION_SECRET={}", "deploy --token {} now", "password: {}", 'api_key="{}"'])
+@pytest.mark.parametrize("length", [199, 200, 201, 500, 501, 1_500])
+def test_of_a_long_secret_no_rest_stays(given: str, length: int) -> None:
+    secret = "".join("0123456789abcdef"[n * n * 7 % 13] for n in range(length))
+    clean = scrub(given.format(secret) + "\nnext")
+    assert secret[-20:] not in clean
+    assert clean.endswith("next")
+    assert scrub(clean) == clean
+
+
 PROSE = """
 The password must be at least 12 characters. Password: required. Enter your password, then press return.
 She kept the secret of the key to the garden: nobody knew it. A token of my appreciation: flowers.

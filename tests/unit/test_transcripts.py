@@ -14,6 +14,8 @@ from nexus_tasks.transcripts import codex, position
 from nexus_tasks.transcripts.claude_code import Reader
 from nexus_tasks.transcripts.excerpt import excerpt
 from nexus_tasks.transcripts.position import Position, read_on
+from nexus_tasks.transcripts.reader import shortened
+from nexus_tasks.transcripts.scrubbing import scrub
 from tests.transcripts import planted
 from tests.transcripts.codex import SESSION, Rollout
 from tests.transcripts.generate import Transcript, day_at_work
@@ -163,6 +165,28 @@ def test_an_excerpt_has_no_half_of_a_secret_at_its_edge() -> None:
     for pad in (960, 985, 1_000, 40_000):
         text = "x " * (pad // 2) + secret + " y" * 30_000
         assert secret[:20] not in excerpt(text, 2_000, lambda part: part.replace(secret, "[gone]"))
+
+
+HEADS = {
+    "CSV": "id,login,password\n",
+    "psql": " id | login | password \n----+-------+----------\n",
+    "TSV": "id\tlogin\tpassword\n",
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_end_of_a_long_table_is_scrubbed_by_the_head_of_the_table(kind: str) -> None:
+    sign = {"CSV": ",", "psql": " | ", "TSV": "\t"}[kind]
+    rows = [f"{n}{sign}user{n}{sign}tulip-{n}-meadow" for n in range(2_000)]
+    table = HEADS[kind] + "\n".join(rows) + "\n"
+    for length in (len(table), 25_000, 19_000, 13_000):
+        text = table[:length].rpartition("\n")[0]
+        shown = excerpt(text, 2_000, scrub)
+        assert "user1" in shown
+        assert "meadow" not in shown, length
+        [kept] = shortened({"content": text}).values()
+        assert "user1" in kept
+        assert "meadow" not in kept, length
 
 
 def test_a_transcript_is_imported_and_told_by_its_content(tmp_path: Path) -> None:

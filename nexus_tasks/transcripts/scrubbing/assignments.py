@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.names import ID_FIELD, kind_of, names_a_secret, secret_words
+from nexus_tasks.transcripts.scrubbing.occurrences import whole_end
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 from nexus_tasks.transcripts.scrubbing.randomness import is_jumble, is_random
 
@@ -203,7 +204,7 @@ def scrub_assignments(text: str) -> str:
         span = _value(text, name, kind, done) if kind else None
         if span:
             parts += [text[done : span[0]], placeholder(str(kind))]
-            done = span[1]
+            done = whole_end(text, *span)
     return "".join((*parts, text[done:])) if parts else text
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import concat
 
+from nexus_tasks.transcripts.scrubbing.lazy import lazy
+
 # The pairs of neighbouring characters of a text tell most words that are not in it. Making a pair takes as long as
 # looking for this many words.
 _PAIR = 2
@@ -49,3 +51,14 @@ def occurrences(text: str, words: Words) -> list[int]:
             found.add(at)
             at = small.find(word, at + len(word))
     return sorted(found)
+
+
+# A pattern reads at most this many characters of a secret, or more. The rest of a longer one is found here.
+_LONG = 200
+_REST = lazy(r"[A-Za-z0-9+/=_.~%-]*+")
+
+
+def whole_end(text: str, start: int, end: int) -> int:
+    """The end of the secret that begins at ``start``, and of which a pattern has read the part before ``end``."""
+    rest = _REST().match(text, end) if end - start >= _LONG else None
+    return rest.end() if rest else end

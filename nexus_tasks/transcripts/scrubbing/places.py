@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
-from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
+from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences, whole_end
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
 
@@ -259,7 +259,7 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             r"(?:api|access|secret|signing|private|encryption|master|auth|license|shared)-?key)[= ]"
             r"\\{0,4}[\"']?(?=[^\s]{0,200}[0-9!@#%^&*])([^\s\"'\\$<-][^\s\"'\\]{7,200})",
         ),
-        ("password", ("login",), r"\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8}(?![=:]\s)(\S{1,200})"),
+        ("password", ("login",), r"\blogin\s{1,8}[^\s|]{1,100}\s{1,8}password\s{1,8}(?![=:]\s)(\S{1,200})"),
         ("secret", ("otpauth://",), r"\botpauth://[^\s\"'<>]{1,300}?[?&]secret=([A-Za-z2-7]{16,200})"),
         # options and arguments of some commands
         (
@@ -380,7 +380,7 @@ def _without_credentials(text: str, credential: _Credential) -> str:
         match = pattern.match(text, at) if at >= done else None
         if match and MARK not in match[0] and not _is_expression(match[1]):
             parts += [text[done : match.start(1)], placeholder(credential.kind)]
-            done = match.end(1)
+            done = whole_end(text, *match.span(1))
     return "".join((*parts, text[done:])) if parts else text
 
 

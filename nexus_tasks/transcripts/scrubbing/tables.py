@@ -16,7 +16,7 @@ from nexus_tasks.transcripts.scrubbing.sentences import looks_like_a_password
 _HEADS = ("pass", "pswd", "pwd", "secret", "token", "key", "cred", *ABROAD)
 _HEAD_WORDS = Words(_HEADS)
 _LONGEST_LINE = 4_000  # characters; a longer line is no row of a table
-_MOST_ROWS = 2_000
+_MOST_ROWS = 2_000  # of an INSERT statement
 # A line break may be escaped, in a JSON text. The table may begin and end within the text.
 _BREAK = lazy(r"(\r?\n|(?:\\{1,4}r)?\\{1,4}n|\": \"|\"(?=[,}\]]))")
 _PLAIN_NAME = lazy(r"[\"']?[^\W\d][\w.-]{0,40}[\"']?")
@@ -59,7 +59,7 @@ def _scrub_lines(text: str) -> str:
             continue
         separator, columns, width, ruled = secret
         position += 4 if ruled else 2
-        for row in range(position, min(position + 2 * _MOST_ROWS, len(parts)), 2):
+        for row in range(position, len(parts), 2):
             cells = parts[row].split(separator) if len(parts[row]) <= _LONGEST_LINE else []
             if len(cells) != width:
                 break
