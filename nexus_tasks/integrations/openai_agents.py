@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.integrations.extras import extra
-from nexus_tasks.types import Message, SaidMessage
+from nexus_tasks.types import MAX_CONTENT, Message, SaidMessage, json_size
 
 with extra("openai-agents", "agents"):
     from agents.memory import SessionSettings
@@ -107,14 +108,18 @@ def _message(item: Mapping[str, Any], author: str | None) -> Message:
     role = _ROLES.get(str(item.get("role")), "tool" if kind.endswith(_OUTPUTS) else "assistant")
     text = _text(item.get("output" if kind.endswith(_OUTPUTS) else "content"))
     calls = ({"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")},)
-    return Message(
+    kept = Message(
         role=role,
         author=author if role == "user" else None,
-        content=text if kind == "message" or kind.endswith(_OUTPUTS) else "",
+        content="",
         tool_calls=calls if kind == "function_call" else (),
         data=item,
         id=f"item:{uuid.uuid4()}",
     )
+    if json_size(kept) > MAX_CONTENT:  # the item itself has the call too
+        kept = replace(kept, tool_calls=())
+    said = text if kind == "message" or kind.endswith(_OUTPUTS) else ""
+    return replace(kept, content=said[: max(MAX_CONTENT - json_size(kept), 0)])
 
 
 def _text(content: Any) -> str:

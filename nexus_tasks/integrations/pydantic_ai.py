@@ -46,8 +46,8 @@ def memory_toolset(
 
     async def remember(text: str) -> str:
         """Remember a fact that a later conversation should know. It should be clear by itself."""
-        await nexus.aremember(namespace, text, author=author)
-        return "It is remembered."
+        receipt = await nexus.aremember(namespace, text, author=author)
+        return "It is remembered." if receipt.stored or receipt.buffered else "It was remembered already."
 
     return FunctionToolset(tools=[recall, remember], id="nexus-memory")
 

@@ -243,8 +243,9 @@ def store_before_erasure(
                 for first in range(0, len(segments), _AT_ONCE):
                     _store_completely(deployment, buffer, segments[first : first + _AT_ONCE], whole=whole)
     if whole:
-        for damage in buffer.quarantine_of(namespace, session_key):
-            buffer.discard(damage)
+        for damage in buffer.quarantine_of(namespace):
+            if session_key is None or as_stored(damage.session) == as_stored(session_key):
+                buffer.discard(damage)
 
 
 def _check_all_read(damages: Sequence[Damage]) -> None:
@@ -261,7 +262,8 @@ def _store_completely(
     deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], *, whole: bool
 ) -> None:
     """Store entries, and delete their segments. No event waits for its message in the transcript."""
-    if _store_each(deployment, buffer, segments, StoreReport(), patience=0.0) is None:
+    # Below zero, because the clock may have been ahead when an event was written.
+    if _store_each(deployment, buffer, segments, StoreReport(), patience=float("-inf")) is None:
         return
     for segment in segments if not whole else ():
         for entry in segment.entries:

@@ -78,6 +78,21 @@ def test_a_deleted_item_is_gone_and_may_come_back(store: NexusStore) -> None:
     assert store.get(("n",), "k") is not None
 
 
+def test_two_deletes_of_an_item_at_once_are_one(
+    store: NexusStore, nexus: Nexus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(("n",), "k", {"a": 1})
+    forget = nexus.forget
+
+    def forgotten_before(*args: Any, **kwargs: Any) -> Any:
+        forget(*args, **kwargs)
+        return forget(*args, **kwargs)
+
+    monkeypatch.setattr(nexus, "forget", forgotten_before)
+    store.delete(("n",), "k")
+    assert store.get(("n",), "k") is None
+
+
 ODD = ("a b", "é", "a/b", "%2F", "*", "a" * 300, "\u2028", " ", "🙂", "'; DROP TABLE memories;--")
 
 

@@ -60,3 +60,10 @@ def test_a_block_is_truncated_at_a_line(nexus: Nexus) -> None:
     block = NexusMemoryBlock(nexus=nexus, namespace="acme")
     assert asyncio.run(block.atruncate("one\ntwo\nthree\n", 1)) == "one\ntwo\n"
     assert asyncio.run(block.atruncate("one\ntwo\n", 100)) is None
+
+
+def test_a_message_of_white_space_does_not_cost_the_others(nexus: Nexus) -> None:
+    block = NexusMemoryBlock(nexus=nexus, namespace="acme")
+    messages = [ChatMessage(role="user", content="I moved to Lisbon."), ChatMessage(role="assistant", content=" \n")]
+    asyncio.run(block.aput(messages, session_id="chat"))
+    assert [one.content for one in nexus.session("acme", "chat").said] == ["I moved to Lisbon."]

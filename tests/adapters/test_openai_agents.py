@@ -87,6 +87,20 @@ def test_it_does_what_the_sdks_own_session_does(nexus: Nexus) -> None:
     run(talk)
 
 
+def test_an_item_may_be_as_long_as_the_limit(nexus: Nexus) -> None:
+    items: list[Any] = [
+        {"call_id": "c1", "output": "x" * 900_000, "type": "function_call_output"},
+        {"arguments": "x" * 900_000, "call_id": "c2", "name": "write", "type": "function_call", "id": "fc_2"},
+    ]
+
+    async def talk() -> None:
+        session = NexusSession("chat", nexus, "acme")
+        await session.add_items(items)
+        assert await session.get_items() == items
+
+    run(talk)
+
+
 def test_pages_are_read_whole(nexus: Nexus) -> None:
     async def talk() -> None:
         session = NexusSession("chat", nexus, "acme")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import StorageUnavailable
-from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering
+from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering, turns
 from tests.integration.inline import work
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
@@ -94,6 +94,44 @@ def test_folders_are_listed_renamed_and_deleted(nexus: Nexus, tool: MemoryTool) 
     assert contents(nexus) == {}
 
 
+def test_a_folder_is_renamed_whole_or_not_at_all(nexus: Nexus, tool: MemoryTool) -> None:
+    for name in ("x" * 100, "short"):  # the newest is renamed first
+        do(tool, "create", path=f"/memories/a/{name}.md", file_text="x")
+    with pytest.raises(ToolError, match="too long"):
+        do(tool, "rename", old_path="/memories/a", new_path=f"/memories/{'y' * 60}")
+    assert sorted(contents(nexus)) == ["a--short.md", f"a--{'x' * 100}.md"]
+
+
+def test_what_another_writer_has_just_deleted_holds_up_no_folder(
+    nexus: Nexus, tool: MemoryTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete, rename = nexus.delete_topic, nexus.rename_topic
+
+    def deleted_twice(namespace: str, filename: str) -> None:
+        if filename.endswith("two.md"):
+            delete(namespace, filename)
+        delete(namespace, filename)
+
+    def deleted_before(namespace: str, filename: str, new_filename: str) -> Any:
+        if filename.endswith("two.md"):
+            delete(namespace, filename)
+        return rename(namespace, filename, new_filename)
+
+    monkeypatch.setattr(nexus, "delete_topic", deleted_twice)
+    monkeypatch.setattr(nexus, "rename_topic", deleted_before)
+    for name in ("one", "two", "three"):
+        do(tool, "create", path=f"/memories/a/{name}.md", file_text="x")
+    do(tool, "rename", old_path="/memories/a", new_path="/memories/b")
+    assert sorted(contents(nexus)) == ["b--one.md", "b--three.md"]
+    do(tool, "create", path="/memories/b/two.md", file_text="x")
+    do(tool, "delete", path="/memories/b")
+    assert contents(nexus) == {}
+    for name in ("one", "two", "three"):
+        do(tool, "create", path=f"/memories/{name}.md", file_text="x")
+    tool.clear_all_memory()
+    assert contents(nexus) == {}
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -168,6 +206,9 @@ def test_edits_of_the_facts_are_corrections(nexus: Nexus, tool: MemoryTool) -> N
     assert nexus.memory("acme", fact.id).superseded
     do(tool, "insert", path=facts, insert_line=0, insert_text="- Ann is allergic to nuts.")
     assert nexus.search("acme", "allergic nuts")[0].content == "Ann is allergic to nuts."
+    told = do(tool, "insert", path=facts, insert_line=0, insert_text="- Ann is allergic to nuts.\n- Ann has a cat.")
+    assert told.startswith("1 facts will be remembered.")
+    assert told.endswith(" 1 were remembered already.")
     line = shown.splitlines()[1].partition("\t")[2]
     for old, new in (("- [m", "- [m9"), (f"[m{fact.id}]", "and"), (f"- [m{fact.id}]", f"- [m{fact.id}] x\n- [m1]")):
         with pytest.raises(ToolError, match="reworded"):
@@ -175,6 +216,17 @@ def test_edits_of_the_facts_are_corrections(nexus: Nexus, tool: MemoryTool) -> N
     for command, arguments in (("delete", {"path": facts}), ("create", {"path": facts, "file_text": line})):
         with pytest.raises(ToolError):
             do(tool, command, **arguments)
+
+
+def test_an_edit_of_a_fact_that_two_observers_have_revises_both(nexus: Nexus, tool: MemoryTool) -> None:
+    nexus.ingest("acme", "s", [{"content": "I live in Porto.", "author": "ann"}], observers=["one", "two"], end=True)
+    work("derive_memory")
+    facts = "/memories/facts.md"
+    assert do(tool, "view", path=facts).count("Porto") == 1
+    do(tool, "str_replace", path=facts, old_str="Porto", new_str="Lisbon")
+    assert ("Porto" in do(tool, "view", path=facts), "Lisbon" in do(tool, "view", path=facts)) == (False, True)
+    found = nexus.memories("acme", levels=["explicit"])
+    assert {(fact.observer, "Lisbon" in fact.content) for fact in found} == {("one", True), ("two", True)}
 
 
 def test_the_sdks_runner_uses_the_tool_sync_and_async(nexus: Nexus, standin: StandIn) -> None:
@@ -307,6 +359,41 @@ def test_tools_and_their_results_are_stored_in_both_forms(nexus: Nexus, client: 
     assert [(one.content, one.tool_calls) for one in stored if one.role == "tool"] == [
         ("Sunny.", ({"tool_use_id": "toolu_1"},))
     ]
+
+
+def test_a_prompt_whose_answer_the_caller_begins_is_stored(nexus: Nexus, client: Anthropic) -> None:
+    own = remembering(client, nexus, "acme", session_key="chat")
+    for _ in "ab":
+        own.messages.create(**turn("Where do I live?", "You live in"))
+    own.messages.create(**turn("Where do I live?", "You live in Lisbon.", "ok", "Fine"))
+    assert [text for role, _, text in said(nexus) if role == "user"] == ["Where do I live?", "ok"]
+
+
+def test_a_streamed_answer_may_have_any_line_separator() -> None:
+    text = "one\u2028two\u2029three\x85four"
+    block: dict[str, Any] = {"type": "text", "text": ""}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "msg_1", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "message_stop"},
+    ]
+    lines = [f"event: {one['type']}\r\ndata: {json.dumps(one, ensure_ascii=False)}\r\n\r\n" for one in events]
+    told = turns.streamed("".join(lines).encode())
+    assert told is not None
+    assert [one.content for one in turns.answer_of(told)] == [text]
+
+
+def test_what_no_database_stores_of_a_tool_call_does_not_cost_its_messages(
+    nexus: Nexus, client: Anthropic, standin: StandIn
+) -> None:
+    use = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "printf '\0'"}}
+    standin.answer(lambda call: "print" in str(call.params["messages"][-1]), lambda _: [use])
+    own = remembering(client, nexus, "acme", session_key="chat")
+    own.messages.create(**turn("print a NUL"))
+    stored = nexus.session("acme", "chat").said
+    assert [(one.role, one.content) for one in stored] == [("user", "print a NUL"), ("assistant", "")]
+    assert stored[1].tool_calls == ({"name": "bash", "id": "toolu_1"},)
 
 
 def test_errors_of_the_call_are_the_clients_own_and_nothing_is_stored(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer import session as session_files
 from nexus_tasks.buffer.buffer import Recovery
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import BufferError, NotFound
@@ -116,6 +118,19 @@ def test_the_quarantine_of_an_erased_session_is_emptied(
     assert buffer.of("elsewhere:5432/db").pending(), "its deployment is not this one"
 
 
+def test_the_quarantine_of_a_session_is_found_in_each_spelling_of_its_name(
+    here: Sandbox,  # noqa: ARG001 - it sets up the servers
+    buffer: SessionBuffer,  # noqa: F811
+) -> None:
+    for session in ("cafe\u0301", " caf\u00e9 "):  # stored as one session
+        buffer.append("acme", session, {"content": SECRET, "role": "nobody"})
+        buffer.append("acme", session, "fine")
+    flush()
+    assert buffer.quarantined() == 2
+    Nexus().forget("acme", session_key="caf\u00e9")
+    assert buffer.quarantined() == 0
+
+
 def test_an_event_of_a_hook_does_not_come_back_for_want_of_its_erased_message(
     here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -127,6 +142,23 @@ def test_an_event_of_a_hook_does_not_come_back_for_want_of_its_erased_message(
     call(capsys, "PostToolUse", path, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a"})
     flush()
     assert said(here) == [SECRET]
+    [(namespace, target)] = here.sql("SELECT n.name, m.id FROM memories m JOIN namespaces n ON n.id = m.namespace_id")
+    Nexus().forget(namespace, memory_id=target)
+    flush()
+    assert said(here) == ["Bash: a"]
+
+
+def test_an_event_that_was_written_while_the_clock_was_ahead_is_stored_before_an_erasure(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    made.prompt(SECRET)
+    made.write(path)
+    call(capsys, "UserPromptSubmit", path, prompt=SECRET)
+    flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(session_files, "time", lambda: time.time() + 7_200)
+        call(capsys, "PostToolUse", path, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a"})
     [(namespace, target)] = here.sql("SELECT n.name, m.id FROM memories m JOIN namespaces n ON n.id = m.namespace_id")
     Nexus().forget(namespace, memory_id=target)
     flush()

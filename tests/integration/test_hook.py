@@ -346,6 +346,17 @@ def test_as_a_process_without_any_server(tmp_path: Path) -> None:
     assert agent.startswith("my-shop-")
 
 
+def test_the_hook_reads_the_environment_file(tmp_path: Path) -> None:
+    """Else its messages would be of another deployment than the one whose worker stores them."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "environment").write_text("NEXUS_DATABASE_URL=postgresql://u@127.0.0.1:1/x\nNEXUS_HOOK_NAMESPACE=team\n")
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": str(tmp_path), "prompt": "hello"}
+    assert hook_process(home, event).returncode == 0
+    assert hook_process(home, event, NEXUS_HOOK_NAMESPACE="mine").returncode == 0
+    assert set(SessionBuffer(home / "buffer", deployment="127.0.0.1:1/x").list()) == {("team", "s"), ("mine", "s")}
+
+
 def test_a_stop_leaves_a_process_that_stores(here: Sandbox, tmp_path: Path) -> None:
     made = Transcript()
     made.prompt("We deploy on Tuesdays.")

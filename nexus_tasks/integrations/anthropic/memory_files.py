@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from nexus_tasks.client import Nexus
+from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.errors import Conflict, InvalidInput, NotFound
 from nexus_tasks.integrations.anthropic.memory_paths import FACTS, ROOT, parts, path_of, topic_of
 from nexus_tasks.types import MemoryInfo, TopicDetails, TopicInfo
@@ -92,9 +94,12 @@ class MemoryFiles:
         """Insert a text behind a line; 0 is the beginning of the file."""
         if path == FACTS:
             said = [one.strip().removeprefix("- ") for one in text.splitlines() if one.strip()]
+            new = 0
             for one in said:
-                self.nexus.remember(self.namespace, one, author=self.author)
-            return f"{len(said)} facts will be remembered. They show in {path} when they are derived."
+                receipt = self.nexus.remember(self.namespace, one, author=self.author)
+                new += receipt.stored + receipt.buffered
+            before = f" {len(said) - new} were remembered already." if new < len(said) else ""
+            return f"{new} facts will be remembered. They show in {path} when they are derived.{before}"
 
         def edited(content: str) -> str:
             lines = content.removesuffix("\n").split("\n")
@@ -117,7 +122,8 @@ class MemoryFiles:
         if not names:
             raise _missing(path)
         for name in names:
-            self.nexus.delete_topic(self.namespace, name)
+            with suppress(NotFound):  # another writer has just deleted it
+                self.nexus.delete_topic(self.namespace, name)
         return f"Successfully deleted {path}"
 
     def rename(self, old: str, new: str) -> str:
@@ -132,15 +138,21 @@ class MemoryFiles:
         inside = self._inside(old)
         if not inside:
             raise _missing(old)
-        for topic in inside:
-            below = path_of(topic.filename).removeprefix(f"{ROOT}/{'/'.join(parts(old))}/")
-            self.nexus.rename_topic(self.namespace, topic.filename, topic_of(f"{new.rstrip('/')}/{below}"))
+        folder = f"{ROOT}/{'/'.join(parts(old))}/"
+        moved = {topic.filename: path_of(topic.filename).removeprefix(folder) for topic in inside}
+        moved = {name: topic_of(f"{new.rstrip('/')}/{below}") for name, below in moved.items()}
+        if not all(map(checked, moved.values())):  # before the first is renamed
+            raise InvalidInput(f"{old} cannot be renamed to {new}: the path of a file would be too long.")
+        for name, new_name in moved.items():
+            with suppress(NotFound):  # another writer has just deleted it
+                self.nexus.rename_topic(self.namespace, name, new_name)
         return f"Successfully renamed {old} to {new}"
 
     def clear(self) -> str:
         """Delete every file. The facts stay."""
         for topic in self._inside(ROOT):
-            self.nexus.delete_topic(self.namespace, topic.filename)
+            with suppress(NotFound):
+                self.nexus.delete_topic(self.namespace, topic.filename)
         return "All memory cleared"
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -182,21 +194,20 @@ class MemoryFiles:
         raise Conflict(f"{path} is being changed by others.")
 
     # --- facts --------------------------------------------------------------------------------------------------------
-    def _facts(self) -> dict[int, MemoryInfo]:
-        """The newest facts, one of each text, oldest first."""
+    def _facts(self) -> list[MemoryInfo]:
+        """The newest facts, newest first. Two observers may have facts with one text."""
         try:
-            found = self.nexus.memories(self.namespace, levels=["explicit"], observer=self.observer, limit=MOST_FACTS)
+            return self.nexus.memories(self.namespace, levels=["explicit"], observer=self.observer, limit=MOST_FACTS)
         except NotFound:
-            return {}
-        once = {(fact.subject, fact.content): fact for fact in found}
-        return {fact.id: fact for fact in reversed(once.values())}
+            return []
 
     def _facts_text(self) -> str:
-        return "".join(f"- [m{fact.id}] {fact.content}\n" for fact in self._facts().values())
+        return "".join(f"- [m{fact.id}] {fact.content}\n" for fact in _once(self._facts()).values())
 
     def _revise(self, edited: Callable[[str], str]) -> str:
         """Revise the facts whose lines an edit changes."""
-        facts = self._facts()
+        everything = self._facts()
+        facts = _once(everything)
         lines = [_FACT.fullmatch(line) for line in edited(self._facts_text()).splitlines()]
         said = {int(line[1]): line[2].strip() for line in lines if line}
         if None in lines or list(said) != list(facts) or len(said) != len(lines):
@@ -206,8 +217,16 @@ class MemoryFiles:
             )
         changed = [fact for fact in facts.values() if said[fact.id] != fact.content]
         for fact in changed:
-            self.nexus.revise(self.namespace, fact.id, said[fact.id], author=self.author)
+            for same in everything:  # each observer has a fact of its own
+                if (same.subject, same.content) == (fact.subject, fact.content):
+                    self.nexus.revise(self.namespace, same.id, said[fact.id], author=self.author)
         return f"{len(changed)} facts have been revised."
+
+
+def _once(found: Sequence[MemoryInfo]) -> dict[int, MemoryInfo]:
+    """Facts by their ids, oldest first. Of the facts with one text, as two observers have them, the oldest is there."""
+    once = {(fact.subject, fact.content): fact for fact in found}
+    return {fact.id: fact for fact in reversed(once.values())}
 
 
 def _numbered(path: str, content: str, view_range: Sequence[int] | None) -> str:

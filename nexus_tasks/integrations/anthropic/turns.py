@@ -7,20 +7,24 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.types import Message
 
 
 def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list[Message]:
     """What the user and the tools have said since the last answer: the messages behind the last assistant's.
 
+    A message of the assistant at the end is no answer yet. It is the beginning of the answer that the caller wants.
+
     The id of a message is a hash of the conversation up to it. A call that is made again stores nothing twice, and two
     equal turns of one conversation stay two.
     """
-    answers = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
+    end = len(messages) - (messages[-1]["role"] == "assistant") if messages else 0
+    answers = [position for position, message in enumerate(messages[:end]) if message["role"] == "assistant"]
     first = answers[-1] + 1 if answers else 0
     digest = hashlib.sha256(json.dumps(messages[:first], sort_keys=True, default=str).encode())
     said = list[Message]()
-    for message in messages[first:]:
+    for message in messages[first:end]:
         digest.update(json.dumps(message, sort_keys=True, default=str).encode())
         said += _said(message["content"], f"turn:{digest.hexdigest()[:40]}", author)
     return said
@@ -29,11 +33,11 @@ def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list
 def _said(content: Any, id: str, author: str | None) -> Iterable[Message]:
     blocks = _blocks(content)
     if text := _text(blocks):
-        yield Message(role="user", author=author, content=text, id=id)
+        yield message_of({"role": "user", "author": author, "content": text, "id": id})
     for number, block in enumerate(block for block in blocks if block.get("type") == "tool_result"):
         if result := _text(_blocks(block.get("content") or "")):
             call = {"tool_use_id": block.get("tool_use_id")}
-            yield Message(role="tool", content=result, tool_calls=(call,), id=f"{id}:{number}")
+            yield message_of({"role": "tool", "content": result, "tool_calls": (call,), "id": f"{id}:{number}"})
 
 
 def answer_of(message: Mapping[str, Any]) -> list[Message]:
@@ -43,7 +47,7 @@ def answer_of(message: Mapping[str, Any]) -> list[Message]:
     text = _text(blocks)
     if not text and not calls:
         return []
-    return [Message(role="assistant", content=text, tool_calls=calls, id=f"answer:{message['id']}")]
+    return [message_of({"role": "assistant", "content": text, "tool_calls": calls, "id": f"answer:{message['id']}"})]
 
 
 def last_question(messages: Sequence[Mapping[str, Any]], most: int) -> str:
@@ -64,7 +68,8 @@ def streamed(body: bytes) -> dict[str, Any] | None:
     """The message that server-sent events of the Messages API make up; ``None`` when they end before it is complete."""
     message: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}
-    for line in body.decode("utf-8", "replace").splitlines():
+    # Only a line feed ends a line here. `splitlines` would also split at others, such as U+2028 in a text.
+    for line in body.decode("utf-8", "replace").split("\n"):
         event = json.loads(line.partition(":")[2]) if line.startswith("data:") else {}
         match event.get("type"):
             case "message_start":

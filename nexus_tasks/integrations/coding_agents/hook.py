@@ -1,8 +1,8 @@
 """The hook ``nexus hook AGENT``: write one event from standard input to the session buffer within 100 ms.
 
-Claude Code, Codex and Cursor run the hook at each event of a session. This module imports only the standard library and
-the packages ``buffer`` and ``transcripts``, so that it starts quickly. Even after an error the exit code is 0, so that
-the agent goes on. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
+Claude Code, Codex and Cursor run the hook at each event of a session. This module imports only the standard library,
+the packages ``buffer`` and ``transcripts``, and other light modules, so that it starts quickly. Even after an error the
+exit code is 0, so that the agent goes on. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from nexus_tasks.buffer import SessionBuffer, default_home
 from nexus_tasks.errors import NotAllowed
 from nexus_tasks.files import make_folder
+from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.transcripts import context_file, events
 from nexus_tasks.transcripts.project import project_namespace
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] = (), *, agent: str = events.CLAUDE_CODE) -> i
         agent: the agent that runs the hook, out of ``events.AGENTS``.
     """
     try:
+        environment_file.load()
         _handle(agent, json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
         sys.stdout.flush()
     except BaseException as error:

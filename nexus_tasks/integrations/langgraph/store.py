@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langgraph.store.base import (
@@ -207,7 +208,8 @@ class NexusStore(BaseStore):
                     created = (old.data or {}).get("created_at") if old else None
                     new.append(message_of(put, self.fields, created))
                 elif old is not None:
-                    self.nexus.forget(self.namespace, memory_id=old.id)
+                    with suppress(NotFound):  # another delete was quicker
+                        self.nexus.forget(self.namespace, memory_id=old.id)
             if new:
                 self.nexus.ingest(
                     self.namespace, session_key, new, observers=self.observers, observe=False, replace=True

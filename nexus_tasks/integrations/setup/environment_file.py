@@ -1,6 +1,7 @@
 """The environment file: settings and a key that every command of ``nexus`` reads, whatever program starts it.
 
-A coding agent that was started from a menu does not pass on what a shell exports.
+A coding agent that was started from a menu does not pass on what a shell exports. The hook imports this module, so it
+imports only light modules.
 """
 
 from __future__ import annotations
@@ -8,16 +9,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nexus_tasks.buffer import default_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _HEAD = "# Written by `nexus init`, read by every `nexus` command. Variables that are set already win.\n"
 
 
 def path() -> Path:
     """The file ``environment`` under ``NEXUS_HOME``."""
-    return Path(default_home()) / "environment"
+    from pathlib import Path
+
+    return Path(_path())
+
+
+def _path() -> str:
+    return os.path.join(default_home(), "environment")
 
 
 def content(variables: Mapping[str, str]) -> str:
@@ -32,9 +42,9 @@ def load() -> None:
     root reads any file, as in the session buffer.
     """
     try:
-        with path().open(encoding="utf-8") as file:
+        with open(_path(), encoding="utf-8") as file:
             if os.geteuid() and os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
-                print(f"warning: {path()} belongs to another user, so its settings do not count.", file=sys.stderr)
+                print(f"warning: {_path()} belongs to another user, so its settings do not count.", file=sys.stderr)
                 return
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError):
