@@ -78,8 +78,7 @@ class NexusMemoryBlock(BaseMemoryBlock[str]):
 
 def _message(message: ChatMessage, author: str | None) -> Message | None:
     role = _ROLES.get(message.role.value, "tool" if message.role.value in _TOOLS else None)
-    if role is None or not (message.content or "").strip():  # a system prompt, or a message without text
+    content = message.content or ""
+    if role is None or not content.strip():  # a system prompt, or a message without text
         return None
-    return Message(
-        role=role, author=author if role == "user" else None, content=message.content, id=f"message:{uuid.uuid4()}"
-    )
+    return Message(role=role, author=author if role == "user" else None, content=content, id=f"message:{uuid.uuid4()}")
