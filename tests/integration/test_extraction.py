@@ -9,9 +9,11 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.cli.consolidation import extraction_line
+from nexus_tasks.cognition.extraction import batch
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from nexus_tasks.storage import topics
+from nexus_tasks.storage import messages, topics
+from nexus_tasks.storage.models import Memory
 from nexus_tasks.types import JobOutcome
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces
@@ -123,6 +125,27 @@ def test_a_long_session_is_read_in_batches(claude: Callable[..., Sandbox], stand
 
 
 @pytest.mark.long
+def test_a_session_is_read_a_part_at_a_time(ours: Sandbox, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each batch read all messages behind the cursor."""
+    real, longest = messages.bounded, list[int]()
+
+    def watched(*args: Any, **named: Any) -> tuple[Sequence[Memory], bool]:
+        found, more = real(*args, **named)
+        longest.append(len(found))
+        return found, more
+
+    monkeypatch.setattr(messages, "bounded", watched)
+    monkeypatch.setattr(batch, "MOST_READ", 6)
+    said = [{"role": "system", "content": f"Rule {n}.", "id": f"s{n}"} for n in range(8)]
+    say(*turns(20), *said, *turns(20, 21))
+    extract()
+    assert max(longest) == 6
+    for purpose in ("topics", "facts"):
+        shown = "\n".join(call.parts[0].partition("</topics>")[2] or call.parts[0] for call in asked(standin, purpose))
+        assert [n for n in range(1, 41) if shown.count(f"Thing {n} is") != 1] == []
+    assert cursors(ours)[:2] == (48, 48)
+
+
 def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_repeats(
     ours: Sandbox, standin: StandIn
 ) -> None:

@@ -26,6 +26,8 @@ TOPICS_FROM = 4
 FACTS_FROM = 20
 # After the first batch, this many new tool calls also open the fact extractor's gate.
 FACTS_FROM_CALLS = 3
+# An extractor reads at most this many messages at once. What it takes from them is far less, unless it skips most.
+MOST_READ = 2_000
 # Words that say nothing when a message has no others, as ``content_words`` returns them.
 _SMALL_TALK = frozenset(content_words("hi hello hey ok okay thanks thank please great bye continue"))
 
@@ -53,19 +55,20 @@ def next_batch(
 
     After the session's end no message follows. So any new message in which a person says something opens the gate.
 
-    A batch has at most ``most`` tokens, unless one message alone has more. Two sorts of messages are skipped: system
-    messages, and messages with which the agent wrote memory itself (see ``tool_calls.memory_writing_messages``).
+    A batch has at most ``most`` tokens, unless one message alone has more. When more messages follow than are read at
+    once, the gate is open, and a batch of skipped messages alone has no lines. Two sorts of messages are skipped:
+    system messages, and messages with which the agent wrote memory itself (see ``tool_calls.memory_writing_messages``).
     Skipped messages do not count for the gate. The gate of the first batch of facts is an exception, because it counts
     messages with which the agent wrote memory.
     """
     after = extractions.last_read_seq(row, extractor)
-    pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
+    pending, more = messages.bounded(tx, session.id, after, MOST_READ)
     skipped = tool_calls.memory_writing_messages(pending)
     new = [message for message in pending if message.id not in skipped and message.role != "system"]
     closed = _why_closed(tx, session, extractor, new, first=after == 0)
     if closed and new and session.ended_at is not None:
         closed = "" if any(map(_says_something, new)) else f"no person says anything that is new for {extractor}"
-    if closed:
+    if closed and not more:
         return closed
     taken, used = list[Memory](), 0
     for message in new:
