@@ -66,3 +66,5 @@ HTTP_STALL_SECONDS = 60  # in which a client must take a part of an answer; beyo
 HTTP_LEAST_BYTES = 16_384  # of an answer that a client must take per second, beside 60 s; else it is closed too
 HTTP_ANSWER_KEPT_SECONDS = 86_400  # in which a repeat with the same idempotency key gets the same answer
 HTTP_ANSWER_KEPT_BYTES = 65_536  # of an answer that is kept for repeats
+HTTP_ANSWERS_KEPT_BYTES = 64_000_000  # of the answers that are kept for one token within 24 hours
+HTTP_ANSWER_KEPT_SECONDS_BEYOND = 600  # for which a further answer is kept

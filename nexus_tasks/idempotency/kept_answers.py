@@ -2,6 +2,9 @@
 
 A key is taken when its request begins, and the answer is kept for 24 hours. The process that serves the request renews
 the key. After the death of the process the key is free within 60 s, and a repeated request is then served anew.
+
+Redis also has the jobs of all tenants. So each caller has room for 64 MB of answers a day. Beyond it, an answer is kept
+for ten minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ LEASE = 60.0  # seconds for which a key is taken without being renewed
 RENEW_EVERY = 15.0  # seconds
 # Each compares the entry with the own one first: another request may have taken the key after the lease had ended.
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2]) or 0"
-_KEEP = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) or 0"
+_KEEP = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local used = redis.call('INCRBY', KEYS[2], #ARGV[2] + tonumber(ARGV[6]))
+if redis.call('TTL', KEYS[2]) < 0 then redis.call('EXPIRE', KEYS[2], ARGV[3]) end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', used > tonumber(ARGV[5]) and ARGV[4] or ARGV[3])
+return 1
+"""
+_OVERHEAD = 200  # bytes of an entry beside its text, measured with MEMORY USAGE
 _FREE = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
 
 
@@ -34,20 +44,17 @@ class Taken(NamedTuple):
     """A key that this request has taken."""
 
     name: str  # of the entry in Redis
+    used: str  # the name of the counter of the bytes that are kept for the caller
     entry: str
 
 
-def name_of(claims: Claims, caller: str, key: str) -> str:
-    """The name of a key's entry. Each caller has keys of their own."""
-    return f"{claims.prefix}:answer:{hashlib.sha256(f'{caller} {key}'.encode()).hexdigest()}"
-
-
-def take(claims: Claims, name: str, request: str) -> Taken | KeptAnswer:
+def take(claims: Claims, caller: str, key: str, request: str) -> Taken | KeptAnswer:
     """Take a key, or find the answer that is kept under it.
 
     Args:
         claims: the claims of the deployment.
-        name: the name that :func:`name_of` gives.
+        caller: the name of the token. Each caller has keys of their own.
+        key: the key.
         request: a hash of the request.
 
     Raises:
@@ -55,13 +62,17 @@ def take(claims: Claims, name: str, request: str) -> Taken | KeptAnswer:
         RequestRunning: a request with this key runs.
         QueueUnavailable: Redis does not answer.
     """
-    taken = Taken(name, json.dumps({"request": request, "owner": uuid.uuid4().hex}))
+    taken = Taken(
+        name=f"{claims.prefix}:answer:{hashlib.sha256(f'{caller} {key}'.encode()).hexdigest()}",
+        used=f"{claims.prefix}:answers:{caller}",
+        entry=json.dumps({"request": request, "owner": uuid.uuid4().hex}),
+    )
     with answering():
-        while not claims.redis.set(name, taken.entry, nx=True, px=int(LEASE * 1_000)):
-            if text := claims.redis.get(name):  # else it has ended in between
+        while not claims.redis.set(taken.name, taken.entry, nx=True, px=int(LEASE * 1_000)):
+            if text := claims.redis.get(taken.name):  # else it has ended in between
                 if known := _known(text, request):
                     return known
-                claims.redis.delete(name)
+                claims.redis.delete(taken.name)
     return taken
 
 
@@ -96,14 +107,25 @@ def renew(claims: Claims, taken: Taken) -> None:
 
 
 def keep(claims: Claims, taken: Taken, answer: KeptAnswer) -> None:
-    """Keep an answer for 24 hours.
+    """Keep an answer for 24 hours; for ten minutes when the caller's room is full.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
     entry = json.dumps({"request": json.loads(taken.entry)["request"], **answer._asdict()})
     with answering():
-        claims.redis.eval(_KEEP, 1, taken.name, taken.entry, entry, limits.HTTP_ANSWER_KEPT_SECONDS)
+        claims.redis.eval(
+            _KEEP,
+            2,
+            taken.name,
+            taken.used,
+            taken.entry,
+            entry,
+            limits.HTTP_ANSWER_KEPT_SECONDS,
+            limits.HTTP_ANSWER_KEPT_SECONDS_BEYOND,
+            limits.HTTP_ANSWERS_KEPT_BYTES,
+            _OVERHEAD,
+        )
 
 
 def free(claims: Claims, taken: Taken) -> None:

@@ -167,6 +167,27 @@ def test_no_content_and_no_secret_is_kept(here: Sandbox) -> None:
     assert all(0 < redis.ttl(name) <= 86_400 for name in redis.keys(f"{here.name}:answer:*"))
 
 
+def test_a_token_has_room_for_so_many_answers(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, one tenant's answers of a day could fill Redis, which has the jobs of all tenants."""
+    redis = here.redis()
+
+    def kept_for() -> list[int]:
+        return sorted(redis.ttl(name) for name in redis.keys(f"{here.name}:answer:*"))
+
+    with api(here) as client:
+        assert remember(client, **key("k1")).status_code == 200
+        [name] = redis.keys(f"{here.name}:answer:*")
+        [used] = redis.keys(f"{here.name}:answers:*")
+        assert 0.5 < redis.memory_usage(name) / int(redis.get(used)) < 1.5
+        assert kept_for()[0] > 80_000
+        monkeypatch.setattr(limits, "HTTP_ANSWERS_KEPT_BYTES", int(redis.get(used)) + 1)
+        first = remember(client, "Ann likes rum.", **key("k2"))
+        assert remember(client, "Ann likes rum.", **key("k2")).json() == first.json()
+    assert kept_for()[0] <= 600
+    assert kept_for()[1] > 80_000
+    assert 80_000 < redis.ttl(used) <= 86_400
+
+
 def test_without_redis_a_key_is_refused_and_nothing_is_done(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_args: object) -> None:
         raise QueueUnavailable

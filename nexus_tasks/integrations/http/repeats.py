@@ -1,8 +1,9 @@
 """Idempotency keys: a write that is sent again with the same key has its effect once.
 
-The guarantee: while the key is kept (24 hours), a repeat gets the answer of the first request, and no two requests with
-one key run at a time. When the process dies between the effect and the keeping of the answer, or Redis loses the key, a
-repeat is served anew. Most writes then change nothing: messages with an ``id``, endings, corrections and digests.
+The guarantee: while the key is kept (normally 24 hours), a repeat gets the answer of the first request, and no two
+requests with one key run at a time. When the process dies between the effect and the keeping of the answer, or Redis
+loses the key, a repeat is served anew. Most writes then change nothing: messages with an ``id``, endings, corrections
+and digests.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ async def once(request: Request, handle: Handler, kind: Repeat) -> Response:
         raise InvalidInput(f"{HEADER} must be 1 to {limits.NAME_CHARACTERS} printable ASCII characters.")
     access = current.get() or Access()
     claims: Claims = request.app.state.nexus.deployment.claims
-    name = kept_answers.name_of(claims, access.actor.token_id if access.actor else "operator", key)
+    caller = access.actor.token_id if access.actor else "operator"
     fingerprint = await asyncio.to_thread(_fingerprint, request, key, await request.body())
-    taken = await asyncio.to_thread(kept_answers.take, claims, name, fingerprint)
+    taken = await asyncio.to_thread(kept_answers.take, claims, caller, key, fingerprint)
     if isinstance(taken, KeptAnswer):
         return await handle(request) if kind == "anew" else _replayed(taken)
     return await _serve(request, handle, kind, claims, taken)
