@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +39,7 @@ from nexus_tasks.cognition.reflect import new_facts, relatable
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.llm.answers import ReflectMaterial
-from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, LanguageModel, ModelRequest, Purpose, Usage
 from nexus_tasks.llm.offline.reflect import reflect as offline_reflect
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
@@ -176,7 +176,7 @@ class Recording:
 
     provider_for = model_for
 
-    def probe(self) -> None:
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
         """It needs no credentials."""
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:

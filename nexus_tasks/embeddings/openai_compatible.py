@@ -28,6 +28,7 @@ LONGEST = 24_000
 # These values are in seconds. They are chosen by hand, not measured.
 TIMEOUT = 30.0
 RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
+_PROBE = "probe"  # a text that no firewall objects to
 _REMEDY = "Check NEXUS_EMBEDDER_URL, NEXUS_EMBEDDER_KEY and NEXUS_EMBEDDER_MODEL, then run `nexus doctor`."
 
 
@@ -68,7 +69,7 @@ class OpenAICompatibleEmbedder:
             Throttled: the server asks to be called again later.
             Misconfigured: the address is malformed, or the server refuses the key, the address or the model.
             OverBudget: the account has no credit.
-            Permanent: the server refuses these texts.
+            Permanent: the server, or a firewall before it, refuses these texts.
         """
         # Servers refuse an empty text, and many servers refuse white space alone. A "." replaces such a text.
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
@@ -88,6 +89,10 @@ class OpenAICompatibleEmbedder:
             ) from None
         except httpx2.HTTPError as error:  # Only the error's class is shown, because its text may contain a password.
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
+        if response.status_code == 403 and list(texts) != [_PROBE] and _is_page(response):
+            # A firewall may object to the words of one text. If it refuses every request, this call raises the error.
+            self._ask([_PROBE])
+            raise Permanent("A firewall or gateway before the embedder refused these texts (403).")
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)
         try:
@@ -97,6 +102,14 @@ class OpenAICompatibleEmbedder:
             return rows
         except (ValueError, TypeError, KeyError):
             raise Transient("The embedder answered with something that is not a list of vectors.") from None
+
+
+def _is_page(response: Any) -> bool:
+    """Whether an answer is a page, and not the JSON of an embedder."""
+    try:
+        return not isinstance(response.json(), dict)
+    except ValueError:
+        return bool(response.text.strip())
 
 
 def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:

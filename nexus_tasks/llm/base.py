@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -202,8 +202,8 @@ class LanguageModel(Protocol):
         """Load the provider's library, which may take over 1 s. No thread runs and no connection is open afterwards."""
         ...
 
-    def probe(self) -> None:
-        """Check credentials and model names at no cost.
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
+        """Check the credentials and model names of some purposes at no cost.
 
         Raises:
             JobError: the errors of :meth:`complete`.

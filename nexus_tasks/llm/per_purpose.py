@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from nexus_tasks.llm.base import AnswerT, BatchProvider, Completion, LanguageModel, ModelRequest, Purpose
+from nexus_tasks.llm.base import PURPOSES, AnswerT, BatchProvider, Completion, LanguageModel, ModelRequest, Purpose
 
 
 class ModelPerPurpose:
@@ -48,11 +48,12 @@ class ModelPerPurpose:
         for model in self._each:
             model.preload()
 
-    def probe(self) -> None:
-        """Check the credentials and model names of all providers at no cost.
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
+        """Check the credentials and model names of some purposes at no cost.
 
         Raises:
             JobError: the errors of :meth:`complete`.
         """
         for model in self._each:
-            model.probe()
+            if its := [purpose for purpose in purposes if self._models[purpose] is model]:
+                model.probe(its)

@@ -7,7 +7,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from nexus_tasks.errors import JobError, Misconfigured, Refused
 
 # Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
@@ -32,6 +35,40 @@ _SECRETS = re.compile(
 )
 
 _WORD = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+# What helps after the page of a firewall that refuses one request.
+PAGE_REMEDY = (
+    "Let the firewall or gateway pass the request. Then run the dead letter again with `nexus jobs retry JOB`, or all"
+    " such letters with `nexus jobs retry --error Refused`. After a command or a call, try again."
+)
+
+
+@contextmanager
+def telling_pages_apart(probe: Callable[[], None]) -> Iterator[None]:
+    """Ask whether a firewall whose page has ended the block's call refuses this call alone, or every call.
+
+    A firewall may object to one message's words. Such a page must not pause the kind of the job for every namespace.
+
+    Args:
+        probe: a call of the same server that has no words of a message.
+
+    Raises:
+        Misconfigured: the firewall refuses the probe too.
+    """
+    try:
+        yield
+    except Refused as page:
+        if page.remedy == PAGE_REMEDY:
+            try:
+                probe()
+            except Refused:
+                raise Misconfigured(
+                    "A firewall or gateway before the model server refuses every request.",
+                    remedy="Let it pass requests to the model server, then run `nexus jobs resume`.",
+                ).quoting(page.quoted) from None
+            except JobError:  # the server itself has answered, or nothing has
+                pass
+        raise
 
 
 def redact(text: str) -> str:
@@ -64,10 +101,18 @@ def retry_after(headers: Mapping[str, str]) -> float:
     if seconds is None:
         seconds = _number(headers.get("retry-after"))
     if seconds is None:
-        date = email.utils.parsedate_tz(headers.get("retry-after") or "")
-        seconds = email.utils.mktime_tz(date) - time.time() if date else RETRY_AFTER_DEFAULT
+        seconds = _until(headers.get("retry-after") or "")
     low, high = RETRY_AFTER_BOUNDS
     return min(max(seconds, low), high)
+
+
+def _until(date: str) -> float:
+    """Seconds until an HTTP date; the default for a text that is no date of a calendar."""
+    try:
+        read = email.utils.parsedate_tz(date)
+        return email.utils.mktime_tz(read) - time.time() if read else RETRY_AFTER_DEFAULT
+    except (ValueError, OverflowError, TypeError):
+        return RETRY_AFTER_DEFAULT
 
 
 def _number(value: str | None, scale: float = 1) -> float | None:

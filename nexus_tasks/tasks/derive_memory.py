@@ -86,7 +86,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
     immutable=True,
     gathers=RIPENESS,
     outbox=of_rows(DeriveMemory, derivations.wanted, mark=derivations.mark, newest=derivations.newest_wanted),
-    probe=probe_model,
+    probe=probe_model("derive"),
     on_dead=_wake_digest,
 )
 @in_namespace

@@ -84,7 +84,7 @@ def _want(tx: Transaction, asked: Sequence[DigestSession]) -> None:
     arguments=DigestSession,
     queue="digest",
     outbox=Outbox(page=_wanted, mark=_mark, newest=digest_requests.newest_wanted, want=_want),
-    probe=probe_model,
+    probe=probe_model("digest"),
     live_ends_wait="batch",
 )
 @in_namespace

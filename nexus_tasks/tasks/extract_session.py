@@ -48,7 +48,7 @@ def _want(tx: Transaction, asked: Sequence[ExtractSession]) -> None:
         newest=extractions.newest_wanted,
         want=_want,
     ),
-    probe=probe_model,
+    probe=probe_model("topics", "facts"),
 )
 @in_namespace
 def extract_session(work: NamespaceRun, arguments: ExtractSession) -> JobOutcome:

@@ -17,6 +17,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import URGENT
 from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.llm.base import Purpose
 from nexus_tasks.outbox import job_header
 from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Database, Transaction
@@ -121,13 +122,13 @@ def _naming_only(namespace: str, claim: Claim) -> job_runs.JobHeader:
     return replace(job_header(claim), scope=json.dumps({"namespace": namespace}, ensure_ascii=False))
 
 
-def probe_model(deployment: Deployment) -> None:
-    """The probe of job kinds that call the model. The probe makes one small call of the model.
+def probe_model(*purposes: Purpose) -> Callable[[Deployment], None]:
+    """The probe of job kinds that ask the model for these purposes. It costs nothing.
 
-    Raises:
-        JobError: the model still refuses the credentials or the model's name.
+    The probe raises a :class:`JobError` while the model still refuses the credentials or a model's name. The models of
+    other purposes do not matter.
     """
-    deployment.model.probe()
+    return lambda deployment: deployment.model.probe(purposes)
 
 
 def dry_context(deployment: Deployment, namespace: NamespaceSettings, why: str = "dry-run") -> JobContext:

@@ -50,7 +50,7 @@ _OUTBOX = of_rows(
 )
 
 
-@job(arguments=ObserveSession, queue="capture", outbox=_OUTBOX, probe=probe_model)
+@job(arguments=ObserveSession, queue="capture", outbox=_OUTBOX, probe=probe_model("observe", "condense"))
 @in_namespace
 def observe_session(work: NamespaceRun, arguments: ObserveSession) -> JobOutcome:
     """Write notes on the new messages of a session, batch after batch."""

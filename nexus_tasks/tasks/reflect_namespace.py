@@ -21,7 +21,7 @@ class ReflectNamespace(Arguments):
     namespace: NamespaceName
 
 
-@job(arguments=ReflectNamespace, queue="reflect", probe=probe_model)
+@job(arguments=ReflectNamespace, queue="reflect", probe=probe_model("reflect"))
 @in_namespace
 def reflect_namespace(work: NamespaceRun, _arguments: ReflectNamespace) -> JobOutcome:
     """Ask for a reflection of each perspective with new facts, then archive old messages."""

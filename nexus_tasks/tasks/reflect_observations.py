@@ -42,7 +42,7 @@ _OUTBOX = of_rows(
 )
 
 
-@job(arguments=ReflectObservations, queue="capture", outbox=_OUTBOX, probe=probe_model)
+@job(arguments=ReflectObservations, queue="capture", outbox=_OUTBOX, probe=probe_model("condense"))
 @in_namespace
 def reflect_observations(work: NamespaceRun, arguments: ReflectObservations) -> JobOutcome:
     """Condense the observation log of a session."""

@@ -49,7 +49,7 @@ def _drop(tx: Transaction, namespace_id: int, args: Any) -> None:
     arguments=ReflectPerspective,
     queue="reflect",
     outbox=Outbox(page=_wanted, mark=_mark, drop=_drop, newest=perspectives.newest_alive),
-    probe=probe_model,
+    probe=probe_model("reflect"),
     live_ends_wait="batch",
 )
 @in_namespace

@@ -34,7 +34,7 @@ class SubmitBatch(Arguments):
     arguments=SubmitBatch,
     queue="maintenance",
     outbox=of_rows(SubmitBatch, partial(batches.wanted, job="submit_batch")),
-    probe=probe_model,
+    probe=probe_model("digest", "reflect"),
     live_ends_wait=BATCH,
 )
 @in_namespace

@@ -348,6 +348,25 @@ def test_bad_credentials_pause_the_kind_until_it_is_resumed(claude: Claude, stan
     assert letters(here) == []
 
 
+def test_a_firewall_that_refuses_one_message_stops_no_other(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say(*SAID[:2], "The firewall objects to this.", *SAID[2:])
+    say("I moved to Oslo.", namespace="other")
+    standin.when("firewall objects", faults.status(403, "", "", body="<html>Blocked by policy.</html>"))
+    work()
+    assert letters(here) == [("derive_memory", "Refused", 1)]
+    [(message,)] = here.sql("SELECT message FROM dead_letters")
+    assert "Blocked by policy" in message
+    assert "nexus jobs retry --error Refused" in message
+    assert Nexus().status().paused == ()
+    assert (len(facts()), len(facts("other"))) == (5, 1)
+
+    standin.heal()
+    assert Nexus().retry_jobs(error="Refused").retried == 1
+    work()
+    assert (len(facts()), letters(here)) == (6, [])
+
+
 def test_another_kind_goes_on_while_one_is_paused(claude: Claude, standin: StandIn) -> None:
     claude()
     say(*SAID)
@@ -372,6 +391,32 @@ def test_the_probe_lifts_a_pause_once_its_cause_is_gone(claude: Claude, standin:
     work()
     assert len(facts()) == 5
     assert standin.counters.calls == 2  # an unknown model is refused before it is a call; derive, then reflect
+
+
+def test_the_unknown_model_of_one_kind_keeps_no_other_kind_paused(claude: Claude, standin: StandIn) -> None:
+    claude(NEXUS_MODEL_DIGEST="claude-nobody")
+    say(*SAID)
+    standin.faults.append(faults.forbidden())
+    work("derive_memory")
+    Nexus().digest(NAMESPACE, "chat")
+    work("digest_session")
+    assert {pause.kind for pause in Nexus().status().paused} == {"derive_memory", "digest_session"}
+    Sweeper(engine).probe()
+    assert [pause.kind for pause in Nexus().status().paused] == ["digest_session"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_probe_that_breaks_keeps_no_other_kind_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("derive_memory", "digest_session"):
+        engine.claims.pause(kind, "a test")
+
+    def probe(kind: str) -> None:
+        if kind == "derive_memory":
+            raise OSError("an application's own error")
+
+    monkeypatch.setattr(engine.storage, "probe", probe)
+    Sweeper(engine).probe()
+    assert [pause.kind for pause in Nexus().status().paused] == ["derive_memory"]
 
 
 def test_without_credit_jobs_wait_for_the_next_day(claude: Claude, standin: StandIn) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.llm.anthropic import model
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, observations, say, work
 from tests.standin import StandIn
-from tests.standin.faults import status
+from tests.standin.faults import slow, status
 
 
 def fit_to_count(text: str) -> int:
@@ -51,6 +52,15 @@ def test_the_estimate_has_to_do_when_claude_cannot_be_asked(standin: StandIn) ->
     block = Nexus().context(NAMESPACE, query="tea", max_tokens=300, count="anthropic")
     assert (block.text, block.tokens, block.counted_by) == (estimated.text, estimated.tokens, "estimate")
     assert "estimated" in block.notes[0]
+
+
+@pytest.mark.usefixtures("full")
+def test_a_reader_does_not_wait_long_for_a_count(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a reader waited as long as a job waits for an answer, 120 s."""
+    monkeypatch.setattr(model, "COUNT_SECONDS", 0.2)
+    standin.always(slow(30))
+    block = Nexus().context(NAMESPACE, query="tea", max_tokens=300, count="anthropic")
+    assert block.counted_by == "estimate"
 
 
 @pytest.mark.usefixtures("full")

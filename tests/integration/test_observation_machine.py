@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.observing import activation, condense, message_text, observe, session_view
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
-from nexus_tasks.llm.base import Completion, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.base import PURPOSES, Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
@@ -76,7 +76,7 @@ class Counting:
 
     provider_for = model_for
 
-    def probe(self) -> None:
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
         pass
 
     def complete(self, request: ModelRequest[Any]) -> Completion[Any]:

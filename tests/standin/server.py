@@ -171,6 +171,7 @@ class StandIn:
         if params.get("model") not in self.models:
             return Reply.of(not_found(str(params.get("model"))))
         fault = self._standing_fault(Call({**params, "max_tokens": 1}))
+        self._stopping.wait(fault.delay if fault else 0)
         if fault and fault.status != 200:
             return Reply.of(fault)
         said = [message["content"] for message in params["messages"]]

@@ -18,7 +18,7 @@ from nexus_tasks.llm.answer_json import parse
 from nexus_tasks.llm.answers import Digest, Reflection
 from nexus_tasks.llm.anthropic import AnthropicModel, request_params
 from nexus_tasks.llm.base import ModelRequest, counted
-from nexus_tasks.llm.server_errors import retry_after
+from nexus_tasks.llm.server_errors import RETRY_AFTER_DEFAULT, retry_after
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.answers import together
@@ -195,6 +195,9 @@ def test_a_fault_never_tells_what_the_model_wrote(model, standin):
         (faults.unauthorized(), errors.Misconfigured),
         (faults.forbidden(), errors.Misconfigured),
         (faults.not_found(), errors.Misconfigured),
+        (faults.status(403, "", "", body="<html>Blocked by policy.</html>"), errors.Refused),
+        (faults.status(403, "", "", body='{"message": "Forbidden"}'), errors.Refused),
+        (faults.status(403, "", "", body='{"error": {"type": "forbidden"}}'), errors.Misconfigured),
         (faults.status(400, "invalid_request_error", "On hold.", code="organization_on_hold"), errors.Misconfigured),
         (faults.payment_required(), errors.OverBudget),
         (faults.too_large(), errors.TooLarge),
@@ -215,6 +218,23 @@ def test_each_error_has_its_type_and_is_not_retried_here(model, standin, fault, 
     assert type(caught.value) is expected
     assert standin.counters.calls == 1
     assert model.complete(derive()).answer is not None  # the client works on
+
+
+def test_a_firewall_that_refuses_every_request_is_no_fault_of_one_message(model, standin, monkeypatch):
+    page = faults.status(403, "", "", body="<html>Blocked by policy.</html>")
+    standin.always(page)
+    with pytest.raises(errors.Refused, match="nexus jobs retry") as caught:
+        model.complete(derive())
+    assert "Blocked by policy" in errors.with_quotation(caught.value)
+    for answer, expected in (
+        (page, errors.Misconfigured),
+        (faults.forbidden(), errors.Refused),  # the key may not read models: the firewall has let this pass
+        (faults.server_error(), errors.Refused),
+    ):
+        monkeypatch.setattr(standin, "model", lambda _, answer=answer: Reply.of(answer))
+        with pytest.raises(errors.JobError) as caught:
+            model.complete(derive())
+        assert type(caught.value) is expected
 
 
 def test_a_slow_answer_is_a_timeout(standin, settings):
@@ -317,6 +337,11 @@ def test_the_largest_settings_are_not_refused_by_the_sdk(settings):
 )
 def test_retry_after_in_all_its_forms(headers, seconds):
     assert retry_after(headers) == seconds
+
+
+def test_a_date_to_retry_after_that_no_calendar_has_is_not_believed():
+    for date in ("Wed, 21 Oct 99999 07:28:00 GMT", "Wed, 21 Oct 99999 07:28:00"):
+        assert retry_after({"retry-after": date}) == RETRY_AFTER_DEFAULT
 
 
 def test_retry_after_as_a_date():

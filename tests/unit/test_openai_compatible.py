@@ -113,6 +113,18 @@ def test_each_refusal_is_the_error_that_decides_what_happens(server: Server, sta
     assert "k-1" not in str(caught.value)
 
 
+def test_a_firewall_that_refuses_one_text_is_no_misconfiguration(server: Server) -> None:
+    page = 403, b"<html>Blocked by policy.</html>"
+    server.answer = lambda body: page if "objects" in str(body) else (200, listed(body))
+    small = OpenAICompatibleEmbedder(server.url, "small")
+    with pytest.raises(Permanent, match="firewall"):
+        small.embed(["The firewall objects to this."])
+    assert len(small.embed(["I drink green tea."])) == 1
+    server.answer = lambda _: page
+    with pytest.raises(Misconfigured):
+        small.embed(["I drink green tea."])
+
+
 @pytest.mark.parametrize(("said", "waited"), [("7", 7.0), ("0", 0.5), ("999999", 3_600.0), ("soon", 5.0)])
 def test_a_server_that_asks_to_be_called_later_says_when(server: Server, said: str, waited: float) -> None:
     server.answer, server.headers = lambda _: (429, {}), {"retry-after": said}

@@ -166,6 +166,10 @@ def test_tokens_that_the_server_does_not_count_are_estimated(model, standin):
         assert abs(done.usage.output_tokens - counted.output_tokens) <= 1
 
 
+# OpenRouter's answer when its moderation has flagged a prompt.
+FLAGGED = '{"error": {"message": "flagged", "code": 403, "metadata": {"reasons": ["x"], "flagged_input": "y"}}}'
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
@@ -177,6 +181,11 @@ def test_tokens_that_the_server_does_not_count_are_estimated(model, standin):
         (faults.status(200, "", "", body="[]"), errors.Transient),
         (faults.status(203, "", "", body='{"error": {"message": "upstream"}}'), errors.Transient),
         (faults.status(500, "", "", body="[1]"), errors.Transient),
+        (faults.status(403, "", "", body="<html>Blocked by policy.</html>"), errors.Refused),
+        (faults.status(403, "", "", body=FLAGGED), errors.Refused),
+        (faults.status(403, "", "", body='{"error": {"message": "Key limit", "code": 403}}'), errors.Misconfigured),
+        (faults.status(403, "", "", body=""), errors.Misconfigured),
+        (faults.status(400, "", "", body='{"error": {"type": {"odd": 1}, "code": [2]}}'), errors.Permanent),
     ],
     ids=lambda value: getattr(value, "message", None),
 )
@@ -224,6 +233,25 @@ def test_a_reply_that_is_no_completion_is_waited_out(model, standin, monkeypatch
     monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, body))
     with pytest.raises(errors.Transient, match=r"no JSON|no completion"):
         model.complete(derive())
+
+
+NOTHING = '{"observations": []}'
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": NOTHING}]}, ""),
+        ({"tool_calls": [{"type": "function", "function": {"name": "answer", "arguments": {"observations": []}}}]}, ""),
+        ({"content": 5}, "invalid"),
+        ({"content": {"text": NOTHING}}, "invalid"),
+        ({"content": NOTHING, "refusal": ["no"]}, ""),
+    ],
+)
+def test_a_reply_in_another_form_than_a_text_is_entered_in_the_ledger(model, standin, monkeypatch, message, fault):
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
+    monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, {**ODD, "choices": [choice]}))
+    assert model.complete(derive()).fault == fault
 
 
 def test_the_probe_does_not_hold_a_missing_endpoint_against_a_server(model, standin, monkeypatch):

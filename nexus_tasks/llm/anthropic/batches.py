@@ -49,15 +49,7 @@ class AnthropicBatchProvider:
 
         The newest batch comes first.
         """
-        found = []
-        for batch in self.client.call(lambda client: client.messages.batches.list(limit=100)):
-            if batch.created_at < moment:
-                break
-            counts = batch.request_counts
-            total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
-            if total == items:
-                found.append(batch.id)
-        return found
+        return self.client.call(partial(_submitted_since, moment, items))
 
     def has_ended(self, batch_id: str) -> bool | None:
         """Whether the results of a batch can be fetched; ``None`` when the API does not know it, or has deleted it."""
@@ -70,7 +62,7 @@ class AnthropicBatchProvider:
         Raises:
             Transient: the connection was cut before the last result.
         """
-        for line in _lines(self.client.call(lambda client: client.messages.batches.results(batch_id))):
+        for line in _lines(self.client.call(partial(_results, batch_id))):
             found = getattr(getattr(line, "result", None), "message", None)
             message = found if is_message(found) else None  # an item that failed has none
             yield BatchItemResult(
@@ -106,6 +98,28 @@ def _create(requests: Any, client: Anthropic) -> Any:
                 f"The Claude API (or a gateway before it) has no message batches: {error.status_code}."
             ) from None
         raise
+
+
+def _submitted_since(moment: datetime, items: int, client: Anthropic) -> list[str]:
+    found = []
+    try:
+        for batch in client.messages.batches.list(limit=100):  # the SDK asks for each further page by itself
+            if batch.created_at < moment:
+                break
+            counts = batch.request_counts
+            total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
+            if total == items:
+                found.append(batch.id)
+    except (AttributeError, TypeError) as error:  # such as the page of a gateway, which the SDK does not check
+        raise Transient("The Claude API (or a gateway before it) answered with no list of batches.") from error
+    return found
+
+
+def _results(batch_id: str, client: Anthropic) -> Iterable[Any]:
+    try:
+        return client.messages.batches.results(batch_id)
+    except AttributeError as error:  # the SDK reads the batch first, and does not check it
+        raise Transient("The Claude API (or a gateway before it) answered with something that is no batch.") from error
 
 
 def _lines(stream: Iterable[Any]) -> Iterator[Any]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Throttled, TooLarge, Transient
-from nexus_tasks.llm.server_errors import as_type, redact, retry_after
+from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Refused, Throttled, TooLarge, Transient
+from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after
 
 if TYPE_CHECKING:
     import anthropic
@@ -47,7 +47,8 @@ def job_error(error: anthropic.AnthropicError) -> JobError:
 
 def _status_error(error: anthropic.APIStatusError) -> JobError:
     reason = str(error.api_message or "")
-    return _without_words(error, reason).quoting(redact(reason))
+    page = error.body if isinstance(error.body, str) else ""
+    return _without_words(error, reason).quoting(redact(reason or page))
 
 
 def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
@@ -64,6 +65,9 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
         )
     if status == 429:
         return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))
+    if status == 403 and not as_type(error.type):
+        # Claude names a type in each error, so this is the page of a firewall.
+        return Refused(f"A firewall or gateway before the Claude API refused this request: {said}.", remedy=PAGE_REMEDY)
     if status in (401, 403) or code in _ACCOUNT:
         return Misconfigured(f"Claude refused the credentials or the account: {said}.")
     if status == 404:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,16 @@ from nexus_tasks.llm.anthropic.streaming import read_pieces
 from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Purpose
 from nexus_tasks.llm.dialects import Dialect, Dialects
 from nexus_tasks.llm.purposes import choice, claude_name
+from nexus_tasks.llm.server_errors import telling_pages_apart
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
     from anthropic.types import Message
 
     from nexus_tasks.settings import Settings
+
+# A reader waits for a count of tokens, and may wait for several. After this time it gets an estimate.
+COUNT_SECONDS = 10.0  # chosen by hand, not measured
 
 
 class AnthropicModel:
@@ -60,7 +64,8 @@ class AnthropicModel:
             Transient: the network failed, Claude did not answer in time, or the status is 408, 409 or 5xx.
             Throttled: the status is 429. The error has the seconds to wait.
             OverBudget: the account has no credit or has reached a spend limit.
-            Misconfigured: there are no credentials, the status is 401 or 403, or the model is unknown.
+            Misconfigured: there are no credentials, Claude answered 401 or 403, or the model is unknown.
+            Refused: a firewall before Claude answered 403.
             TooLarge: the status is 413, or the prompt is longer than the model's context.
             Permanent: Claude rejected the request for another reason.
         """
@@ -98,7 +103,8 @@ class AnthropicModel:
             )
             return server, message, dialect
 
-        server, message, dialect = self.call(ask)
+        with telling_pages_apart(partial(self.probe, (request.purpose,))):
+            server, message, dialect = self.call(ask)
         seconds = time.monotonic() - began
         if not is_message(message):
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
@@ -110,14 +116,16 @@ class AnthropicModel:
     def count_tokens(self, text: str) -> int:
         """Ask Claude for the number of tokens of ``text``, sent as one user message to the model of ``derive``.
 
-        The call costs nothing.
+        The call costs nothing. It waits at most 10 s for each part of the answer.
 
         Raises:
             JobError: the errors of :meth:`complete`.
         """
         model = self.model_for("derive")
         counted = self.call(
-            lambda client: client.messages.count_tokens(model=model, messages=[{"role": "user", "content": text}])
+            lambda client: client.messages.count_tokens(
+                model=model, messages=[{"role": "user", "content": text}], timeout=COUNT_SECONDS
+            )
         )
         tokens = getattr(counted, "input_tokens", None)
         if not isinstance(tokens, int):
@@ -131,8 +139,8 @@ class AnthropicModel:
         with anthropic.Anthropic(api_key="unused") as client:
             _ = client.messages  # the library loads much of itself only when a client is made and used
 
-    def probe(self) -> None:
-        """Check each configured model at no cost. A gateway that has no endpoint for models passes the check.
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
+        """Check the models of some purposes at no cost. A gateway that has no endpoint for models passes the check.
 
         Raises:
             Misconfigured: a model is retired.
@@ -140,7 +148,7 @@ class AnthropicModel:
         """
         names = {
             self.model_for(purpose)
-            for purpose in PURPOSES
+            for purpose in purposes
             if choice(self._settings, purpose).provider in ("anthropic", "auto")
         }
         for name in sorted(names):

@@ -8,7 +8,7 @@ facts, but raises no error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from nexus_tasks.llm.answers import (
     SessionFactsMaterial,
     TopicsMaterial,
 )
-from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.llm.offline.answer import answer
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
@@ -71,7 +71,7 @@ class OfflineModel:
     def preload(self) -> None:
         """Do nothing, because the model has no library."""
 
-    def probe(self) -> None:
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
         """Do nothing, because the model needs no credentials."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -93,12 +94,20 @@ def _read(reply: ChatCompletion) -> Reply:
     return Reply(
         id=str(reply.id),
         model=str(reply.model),
-        text=choice.message.content or "",
-        arguments=called[0] if called else "",
-        refusal=choice.message.refusal or "",
+        text=_text(choice.message.content),
+        arguments=_text(called[0]) if called else "",
+        refusal=_text(choice.message.refusal),
         finish_reason=choice.finish_reason,
         usage=reply.usage,
     )
+
+
+def _text(said: Any) -> str:
+    """What a server says as a text. Some send a list of parts, such as thoughts and the text, or arguments as JSON."""
+    if isinstance(said, list):
+        parts = (part.get("text") for part in said if isinstance(part, dict) and part.get("type") == "text")
+        return "".join(part for part in parts if isinstance(part, str))
+    return said if isinstance(said, str) else json.dumps(said) if isinstance(said, dict) else ""
 
 
 def read_pieces(pieces: Iterable[ChatCompletionChunk], on_text: Callable[[str], None]) -> Reply:

@@ -21,7 +21,7 @@ from nexus_tasks.errors import (
     TooLarge,
     Transient,
 )
-from nexus_tasks.llm.server_errors import as_type, redact, retry_after
+from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after
 
 if TYPE_CHECKING:
     import openai
@@ -59,7 +59,7 @@ def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
     said = f"{status} {as_type(error.type or error.code)}".strip()
     if error.request_id:
         said += f" (request {as_type(error.request_id)})"
-    if status == 402 or code in _SPENT or error.type in _SPENT:
+    if status == 402 or code in _SPENT or as_type(error.type) in _SPENT:
         return OverBudget(
             f"The account at the model server has no credit or reached its limit: {said}.",
             remedy="Check the account's credit and limits. The jobs wait until then.",
@@ -68,19 +68,30 @@ def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
         return Throttled(
             f"The model server asked to be called later: {said}.", retry_after=retry_after(error.response.headers)
         )
+    if status == 403 and isinstance(error.body, str) and error.body.strip():
+        # These servers answer with JSON, so this is the page of a firewall.
+        return Refused(
+            f"A firewall or gateway before the model server refused this request: {said}.", remedy=PAGE_REMEDY
+        )
+    if code in _FILTERED or _is_flagged(error.body):
+        return Refused(f"The model server refused the prompt: {said}.")
     if status in (401, 403):
         return Misconfigured(f"The model server refused the credentials: {said}.", remedy=REMEDY)
     if status == 404:
         return Misconfigured(
             f"The model server does not know the model, or the address is wrong: {said}.", remedy=REMEDY
         )
-    if code in _FILTERED:
-        return Refused(f"The model server refused the prompt: {said}.")
     if status == 413 or (status < 500 and (code == "context_length_exceeded" or _TOO_LONG.search(reason))):
         return TooLarge(f"The request is larger than the model takes: {said}.")
     if status in (408, 409, 425, 499) or status >= 500:
         return Transient(f"The model server failed temporarily: {said}.")
     return Permanent(f"The model server rejected the request: {said}.")
+
+
+def _is_flagged(body: object) -> bool:
+    """Whether OpenRouter says with a 403 that a moderation has flagged the prompt."""
+    about = body.get("metadata") if isinstance(body, dict) else None
+    return isinstance(about, dict) and "flagged_input" in about
 
 
 def _reason(error: openai.APIStatusError) -> str:

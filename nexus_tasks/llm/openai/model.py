@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from nexus_tasks.llm.openai.chat import Reply, completion, read_pieces, read_who
 from nexus_tasks.llm.openai.client import OpenAIClient, is_azure, own_address, require_sdk
 from nexus_tasks.llm.openai.errors import REMEDY
 from nexus_tasks.llm.purposes import choice
+from nexus_tasks.llm.server_errors import telling_pages_apart
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -62,9 +63,9 @@ class OpenAIModel:
             Transient: the network failed, the server did not answer in time, or the status is 408, 409 or 5xx.
             Throttled: the status is 429. The error has the seconds to wait.
             OverBudget: the account has no credit or has reached a limit.
-            Misconfigured: there is no key, the status is 401 or 403, or the model is unknown.
+            Misconfigured: there is no key, the server answered 401 or 403, or the model is unknown.
             TooLarge: the prompt is longer than the model's context.
-            Refused: the server's content filter refused the prompt.
+            Refused: a content filter refused the prompt, or a firewall before the server answered 403.
             Permanent: the server rejected the request for another reason.
         """
         return self._complete(request, lambda client, params: read_whole(client.chat.completions.create(**params)))
@@ -102,7 +103,8 @@ class OpenAIModel:
             )
             return server, reply, dialect
 
-        server, reply, dialect = self._client.call(ask)
+        with telling_pages_apart(partial(self.probe, (request.purpose,))):
+            server, reply, dialect = self._client.call(ask)
         done = completion(reply, request, model, time.monotonic() - began)
         if done.misshapen or done.answer is not None:
             self._dialects.judge(server, model, dialect, misshapen=done.misshapen)
@@ -115,8 +117,8 @@ class OpenAIModel:
         with openai.OpenAI(api_key="unused") as client:
             _ = client.chat.completions  # the library loads much of itself only when a client is made and used
 
-    def probe(self) -> None:
-        """Check the key and each configured model at no cost. A server that has no endpoint for models passes.
+    def probe(self, purposes: Collection[Purpose] = PURPOSES) -> None:
+        """Check the key and the models of some purposes at no cost. A server that has no endpoint for models passes.
 
         Raises:
             Misconfigured: the server does not know a model.
@@ -126,7 +128,7 @@ class OpenAIModel:
             self._client.call(lambda client: client.models.list())
             return
         for name in sorted(
-            {self.model_for(purpose) for purpose in PURPOSES if choice(self._settings, purpose).provider == self.name}
+            {self.model_for(purpose) for purpose in purposes if choice(self._settings, purpose).provider == self.name}
         ):
             self._client.call(partial(_check, name))
 
