@@ -20,13 +20,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from nexus_tasks.cognition import budget
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import AwaitsBatch, Erased, JobError, OverBudget, Throttled, Transient
+from nexus_tasks.errors import AwaitsBatch, Erased, JobError, Misconfigured, OverBudget, Throttled, Transient
 from nexus_tasks.llm.base import (
     AnswerT,
     BatchItemResult,
@@ -37,6 +37,7 @@ from nexus_tasks.llm.base import (
     NoBatches,
     Purpose,
 )
+from nexus_tasks.settings import Settings
 from nexus_tasks.storage import batches, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
@@ -165,14 +166,11 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
         still_mine: a function that raises when the run has lost its claim.
     """
     provider = batch_provider(resources.model)
+    if provider is None:
+        return _advance_to_the_end(resources, namespace_id, still_mine)
     back = False
     with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.database_time(tx)
-        if provider is None:  # The deployment has changed to a model without batches.
-            for batch in under_way:
-                batches.close_batch(tx, batch.id)
-            back = batches.give_up_queued(tx, namespace_id) > 0 or bool(under_way)
-            return BatchProgress(back=back, seconds=None)
     for batch in under_way:
         if batch.due_at <= now:
             still_mine()
@@ -186,6 +184,35 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
         still_mine()
         back |= _submit(resources, provider, drawn)
     return _progress(resources, namespace_id, back)
+
+
+def _advance_to_the_end(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> BatchProgress:
+    """Let all requests go live, because the deployment has changed to a model without batches.
+
+    While Claude's credentials are there, batches under way are cancelled, and the ledger gets what they have cost.
+    """
+    former = _former_provider(resources.settings)
+    with resources.database.transaction() as tx:
+        under_way, now = batches.under_way(tx, namespace_id), batches.database_time(tx)
+        back = batches.give_up_queued(tx, namespace_id) > 0
+        for batch in under_way:
+            back |= batches.abandon(tx, batch.id)
+            if former is None or batch.api_id is None:
+                batches.close_batch(tx, batch.id)
+    for batch in under_way:
+        if former is not None and batch.api_id is not None and batch.due_at <= now:
+            still_mine()
+            back |= _advance_batch(resources, former, batch, now)
+    return _progress(resources, namespace_id, back)
+
+
+def _former_provider(settings: Settings) -> BatchProvider | None:
+    from nexus_tasks.llm.anthropic import AnthropicModel, credentials_found
+
+    with suppress(Misconfigured):
+        if credentials_found():
+            return AnthropicModel(settings).batches_for("digest")
+    return None
 
 
 def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgress:
@@ -213,7 +240,7 @@ def _advance_batch(resources: Resources, provider: BatchProvider, batch: Message
     try:
         ended = provider.has_ended(batch.api_id)
         if ended:
-            return _collect(resources, provider, batch)
+            return _collect(resources, provider, batch, age)
         if ended is None:  # The provider does not know the batch any more.
             with resources.database.transaction() as tx:
                 batches.close_batch(tx, batch.id)
@@ -319,17 +346,30 @@ def _submit_later(resources: Resources, batch: MessageBatch, error: JobError, *,
         return batches.abandon(tx, batch.id)
 
 
-def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> bool:
+def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch, seconds: float) -> bool:
+    """Store the results of a batch that has ended, and close the batch. Return whether waiting jobs can continue.
+
+    Args:
+        seconds: seconds since the creation of the batch.
+
+    Raises:
+        Transient: the list of results lacks items. Those that came are stored.
+    """
     assert batch.api_id is not None
-    ours = False
-    seconds = (datetime.now(UTC) - batch.created_at).total_seconds()
+    lines, ours = 0, set[str]()
     with resources.database.transaction() as tx:
         # A result that names a request of another batch, or none, is left out.
         asked = {f"{batch.token}-{row.id}": row.id for row in batches.outstanding_requests(tx, batch.id)}
     for result in provider.results(batch.api_id):
-        ours |= result.custom_id.startswith(f"{batch.token}-")
+        lines += 1
+        if result.custom_id.startswith(f"{batch.token}-"):
+            ours.add(result.custom_id)
         if result.custom_id in asked:
             _store_result(resources, asked[result.custom_id], result, seconds)
+    if len(ours) < (batch.items or 0) and (ours or not lines):
+        # Each item has a result, also one that failed. So a gateway has cut the list off without an error. What it left
+        # out is paid for, and would be asked again.
+        raise Transient(f"The results of a message batch have {len(ours):,} of {batch.items:,} items.")
     with resources.database.transaction() as tx:
         if not ours:
             # No result has our token, so the id names a batch of another deployment. A rerun took that batch for ours,

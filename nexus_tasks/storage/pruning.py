@@ -1,7 +1,7 @@
 """Pruning: deleting old job runs, resolved dead letters, saved answers, open questions and earlier observation logs.
 
-A saved answer and an open question let the next run of a job reuse a model call of a run that died. How old a row is
-goes by the clock of Postgres, because a worker's clock may be wrong.
+Saved answers, answers of message batches and open questions let the next run of a job reuse an earlier model call. How
+old a row is goes by the clock of Postgres, because a worker's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sqlalchemy import delete, func, select, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import (
+    BatchRequest,
     BudgetHold,
     DeadLetter,
     JobRun,
@@ -28,6 +29,8 @@ LOG_DAYS = 7  # for which a condensation of an observation log can be undone
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete job runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
 
+    Answers of message batches that no job has taken are deleted too.
+
     Texts that condensations of observation logs have replaced are deleted after seven days.
 
     Open dead letters stay. A saved answer or an open question that is older than ``days`` days is of no use, because
@@ -40,6 +43,9 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
+    # No job takes the answer when the job has asked something else since, for example after an upgrade.
+    ended = BatchRequest.state.in_(("answered", "failed"))
+    tx.execute(delete(BatchRequest).where(BatchRequest.created_at < before, ended))
     # A process that dies in a call without a job, such as the plan of a dream, leaves its hold.
     tx.execute(delete(BudgetHold).where(BudgetHold.expires_at < before))
     paused = select(WebhookRow.id).where(WebhookRow.paused_at.is_not(None))

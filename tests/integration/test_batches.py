@@ -14,12 +14,15 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
-from nexus_tasks.storage import batches
+from nexus_tasks.llm.offline import OfflineModel
+from nexus_tasks.storage import batches, pruning
 from nexus_tasks.tasks import digest_session as digests
 from nexus_tasks.tasks import follow_ups
 from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting, work_as_asked
+from tests.integration.test_clocks import DAY, clock_is
 from tests.sandbox import Sandbox, engine
 from tests.standin import StandIn, faults
+from tests.standin.wire import Reply
 
 SESSIONS = ("one", "two", "three")
 
@@ -333,6 +336,10 @@ STRANGE: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
         unlike(lines, content=[{"type": "text", "text": '{"short": "a\x00", "long": "\ud800"}'}]),
         *lines[1:],
     ],
+    "a number that is none": lambda lines: [
+        unlike(lines, usage={"input_tokens": 5, "output_tokens": 5, "share": float("nan")}),
+        *lines[1:],
+    ],
     "tokens that no column holds": lambda lines: [
         unlike(lines, usage={"input_tokens": -5, "output_tokens": 10**30}),
         *lines[1:],
@@ -372,6 +379,20 @@ def test_a_result_answers_no_request_of_another_namespace(here: Sandbox, slow: S
     work_as_asked(without=["derive_memory", "digest_session"])
     answered = {number for (number,) in here.sql("SELECT id FROM batch_requests WHERE state = 'answered'")}
     assert answered == set(mine)
+
+
+def test_an_answer_that_no_job_takes_is_pruned(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+    time_passes(here)
+    work_as_asked(without=["derive_memory", "digest_session"])
+    for days, left in ((29, 3), (2, 0)):
+        here.sql("UPDATE batch_requests SET created_at = created_at - make_interval(days => :days)", days=days)
+        with default_deployment().database.transaction() as tx:
+            pruning.prune(tx)
+        assert here.sql("SELECT count(*) FROM batch_requests WHERE state = 'answered'") == [(left,)]
 
 
 def test_a_live_request_goes_ahead_of_the_batch(here: Sandbox, slow: StandIn) -> None:
@@ -625,6 +646,17 @@ def test_an_answer_while_polling_does_not_mean_that_the_batch_is_unknown(
     assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
 
 
+def test_a_workers_clock_does_not_say_how_long_a_batch_took(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    clock_is(monkeypatch, -2 * DAY)
+    later(here)
+    assert here.sql("SELECT count(*), min(seconds) >= 0 FROM model_calls WHERE batched") == [(3, True)]
+
+
 def test_results_that_are_cut_off_are_fetched_again(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
@@ -638,6 +670,96 @@ def test_results_that_are_cut_off_are_fetched_again(here: Sandbox, slow: StandIn
     later(here)
     later(here)
     assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+@pytest.mark.parametrize("came", [0, 1])
+def test_results_that_a_gateway_cuts_off_without_an_error_are_not_paid_for_twice(
+    here: Sandbox, slow: StandIn, came: int
+) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    slow.change_results = lambda lines: lines[:came]
+    later(here)
+    later(here)
+    assert calls(slow)[::2] == (1, 0), "nothing is asked again"
+    assert here.sql("SELECT 1 FROM dead_letters") == []
+    slow.change_results = lambda lines: lines
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+    assert nothing_is_left(here)
+
+
+LISTS: dict[str, Callable[[dict[str, Any]], Reply]] = {
+    "a page": lambda _: Reply(203, "<html>Sign in</html>", kind="text/html"),
+    "batches that are none": lambda _: Reply(200, {"data": ["x", None], "has_more": False}),
+    "batches without a time": lambda found: Reply(200, {**found, "data": [{"id": "msgbatch_1"}]}),
+}
+
+
+@pytest.mark.parametrize("strange", LISTS)
+def test_a_list_of_batches_that_is_none_is_asked_for_again(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, strange: str
+) -> None:
+    cut_off_after_the_submission(monkeypatch)
+    dream(*SESSIONS)
+    run()
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "batch_list", lambda: LISTS[strange]({}))
+        later(here)
+        [claim] = [claim for claim in waiting() if claim.kind == "submit_batch"]
+        assert (claim.wait_reason, claim.errors) == ("batch", 0)
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+def test_an_error_on_a_further_page_of_batches_is_waited_out(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off_after_the_submission(monkeypatch)
+    dream(*SESSIONS)
+    run()
+    first = slow.batch_list().body
+    assert isinstance(first, dict)
+    others = {**first, "data": [{**first["data"][0], "id": "msgbatch_other", "request_counts": COUNTS}]}
+    pages = [Reply(200, {**others, "has_more": True}), Reply.of(faults.server_error(529))]
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "batch_list", lambda: pages.pop(0))
+        later(here)
+        [claim] = [claim for claim in waiting() if claim.kind == "submit_batch"]
+        assert (pages, claim.wait_reason, claim.errors) == ([], "batch", 0)
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+COUNTS = {"processing": 0, "succeeded": 9, "errored": 0, "canceled": 0, "expired": 0}
+
+
+def cut_off_after_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the answer to the submission be lost."""
+    submit = AnthropicBatchProvider.submit
+
+    def cut_off(self: AnthropicBatchProvider, items: Any) -> str:
+        submit(self, items)
+        raise Transient("500")
+
+    monkeypatch.setattr(AnthropicBatchProvider, "submit", cut_off)
+
+
+def test_a_batch_whose_page_comes_instead_of_its_results_is_waited_for(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    slow.batch_faults["get"] = PAGES["a page of a gateway"]
+    [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
+    provider = default_deployment().resources.model.batches_for("digest")
+    assert provider is not None
+    with pytest.raises(Transient):
+        list(provider.results(api_id))
 
 
 def test_cut_results_are_a_transient_error(here: Sandbox, slow: StandIn) -> None:
@@ -664,6 +786,24 @@ def test_a_batch_that_cannot_be_read_for_a_day_goes_live_and_is_paid_for(here: S
     slow.heal()
     later(here)
     assert spent(here) == [(False, 3), (True, 3)]
+    assert nothing_is_left(here)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_deployment_that_changes_to_a_model_without_batches_enters_what_they_cost(
+    here: Sandbox, slow: StandIn, answered: bool
+) -> None:
+    dream(*SESSIONS)
+    run()
+    if answered:
+        slow.end_batches()
+    [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
+    offline = replace(default_deployment().resources, model=OfflineModel())
+    for _ in range(2):
+        here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+        message_batches.advance(offline, namespace_id, lambda: None)
+        slow.end_batches()
+    assert (len(slow.cancelled_batches()), spent(here)) == ((0, [(True, 3)]) if answered else (1, []))
     assert nothing_is_left(here)
 
 
