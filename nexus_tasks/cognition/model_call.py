@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 from pydantic import ValidationError
@@ -10,9 +12,14 @@ from nexus_tasks import tracing
 from nexus_tasks.cognition import budget, message_batches, prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import Erased, InvalidAnswer, Refused
+from nexus_tasks.errors import Erased, InvalidAnswer, Refused, Transient
 from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.storage import ledger
+
+log = logging.getLogger(__name__)
+
+# How long, and how often, an answer is tried to be stored while Postgres is away. Chosen by hand, not measured.
+PATIENCE, TRY_AGAIN_AFTER = 20.0, 0.5  # seconds
 
 
 def ask(
@@ -96,7 +103,10 @@ def _enter_in_ledger(
     completion: Completion[AnswerT],
     span: tracing.Span,
 ) -> None:
-    """Record the cost of the call, and save the answer."""
+    """Record the cost of the call, and save the answer.
+
+    The answer is paid. So a short outage of Postgres, such as a restart, is waited out.
+    """
     call = ledger.PaidCall(
         job_id=job.job_id,
         purpose=request.purpose,
@@ -108,10 +118,26 @@ def _enter_in_ledger(
     )
     _describe(span, call)
     answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
-    with resources.database.transaction() as tx:
-        sources_exist = ledger.record_call_and_answer(
-            tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
-        )
+    deadline, again = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            with resources.database.transaction() as tx:
+                sources_exist = ledger.record_call_and_answer(
+                    tx,
+                    job.namespace_id,
+                    call,
+                    request_hash=request_hash,
+                    answer=answer,
+                    rests_on=job.rests_on,
+                    again=again,
+                )
+            break
+        except Transient as error:
+            if time.monotonic() >= deadline:
+                raise
+            log.warning("A model's answer could not be stored, it is tried again: %s", error)
+            again = True
+            time.sleep(TRY_AGAIN_AFTER)  # Postgres does not tell when it is back
     resources.note_call(call)
     if not sources_exist:
         raise Erased

@@ -91,8 +91,10 @@ _RECORD = text(
     ), entered AS (
         INSERT INTO model_calls (namespace_id, job_id, purpose, model, fault, input_tokens, output_tokens,
                                  cache_write_tokens, cache_read_tokens, cost_usd, seconds, batched)
-        VALUES (:namespace_id, :job_id, :purpose, :model, :fault, :input_tokens, :output_tokens,
-                :cache_write_tokens, :cache_read_tokens, :cost_usd, :seconds, :batched)
+        SELECT :namespace_id, :job_id, :purpose, :model, :fault, :input_tokens, :output_tokens,
+               :cache_write_tokens, :cache_read_tokens, :cost_usd, :seconds, :batched
+        WHERE NOT (:again AND EXISTS (
+            SELECT FROM saved_answers WHERE namespace_id = :namespace_id AND request_hash = :request_hash))
     ), kept AS (
         INSERT INTO saved_answers (namespace_id, request_hash, answer)
         SELECT :namespace_id, :request_hash, CAST(:answer AS jsonb)
@@ -112,12 +114,15 @@ def record_call_and_answer(
     request_hash: str,
     answer: Mapping[str, Any] | None,
     rests_on: Collection[int],
+    again: bool = False,
 ) -> bool:
     """Add a call to the ledger and save its answer, in one statement.
 
     Args:
         answer: the validated answer. With ``None`` no answer is saved.
         rests_on: ids of the memories whose text the request contained.
+        again: the connection was lost in an earlier attempt, which may have been committed. A call whose answer is
+            saved is then in the ledger already.
 
     Returns:
         ``False`` when a memory of ``rests_on`` was erased after the request was made. The call is then in the ledger,
@@ -128,6 +133,7 @@ def record_call_and_answer(
         "answer": None if answer is None else json.dumps(answer),
         "rests_on": list(rests_on),
         "how_many": len(rests_on),
+        "again": again,
     }
     return bool(tx.execute(_RECORD, values).scalar_one())
 

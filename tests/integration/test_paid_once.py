@@ -14,7 +14,9 @@ from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.cognition.reflect import perspective as reflecting
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage import pruning
+from nexus_tasks.errors import StorageUnavailable, Transient
+from nexus_tasks.storage import ledger, pruning
+from nexus_tasks.storage.engine import Transaction
 from tests.integration.inline import NAMESPACE, answers, facts, say, time_passes, waiting, work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, faults
@@ -100,6 +102,29 @@ def test_a_run_that_fails_after_its_answer_asks_for_nothing_again(
     eventually(lambda: here.sql("SELECT * FROM saved_answers") == [], within=30, why="a saved answer is left")
     assert here.sql("SELECT sum(model_calls) FROM job_runs WHERE kind = :kind", kind=kind) == [(1,)]
     assert len(facts()) == 5
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_answer_that_comes_while_postgres_is_away_for_a_moment_is_not_paid_for_again(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    here = claude()
+    say("I moved to Lisbon.")
+    record, away = ledger.record_call_and_answer, [Transient("a deadlock"), StorageUnavailable()]
+
+    def fails_at_first(tx: Transaction, *args: Any, **named: Any) -> bool:
+        if not away:
+            return record(tx, *args, **named)
+        if committed:
+            with here.deployment.database.transaction() as of_its_own:
+                record(of_its_own, *args, **named)
+        raise away.pop()
+
+    monkeypatch.setattr(ledger, "record_call_and_answer", fails_at_first)
+    work("derive_memory")
+    assert (standin.counters.calls, len(facts())) == (1, 1)
+    assert here.sql("SELECT count(*) FROM model_calls") == [(1,)]
+    assert here.sql("SELECT 1 FROM budget_holds") == []
 
 
 def test_what_comes_after_the_model_was_asked_waits_for_the_next_question(
