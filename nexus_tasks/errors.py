@@ -277,6 +277,8 @@ class StorageUnavailable(Transient):
     default_remedy = (
         "Check NEXUS_DATABASE_URL and that the server runs, then run `nexus doctor`; jobs go on by themselves."
     )
+    # Whether other jobs would fail too. Not so when Postgres has ended one statement that took too long.
+    outage = True
 
 
 class StorageMisconfigured(StorageUnavailable):

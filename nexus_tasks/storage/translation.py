@@ -29,6 +29,8 @@ from nexus_tasks.errors import (
 # because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
 # operator intervened) and 58 (the server's system failed).
 _PASSING = ("08", "25006", "40", "53", "57", "58")
+# Postgres has ended a statement, an idle transaction or a transaction by a timeout. Other statements go on.
+_TOOK_TOO_LONG = ("57014", "25P03", "25P04")
 _TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 # Waiting does not help after these errors: 28 (user or password), 3D (no such database), 42501 (no permission) and 0A
@@ -123,7 +125,10 @@ def _translate(error: DBAPIError) -> Exception:
         # Class 40 (such as a deadlock) and 55P03 (a lock held for too long): the server works, but another transaction
         # was in the way.
         kind = Transient if state.startswith(("40", "55P03")) else StorageUnavailable
-        return kind(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
+        passing = kind(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
+        if isinstance(passing, StorageUnavailable):
+            passing.outage = state not in _TOOK_TOO_LONG
+        return passing
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

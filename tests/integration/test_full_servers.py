@@ -18,10 +18,14 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.cognition import derive
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.kind import JobKind
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from tests.databases import make_template
+from tests.integration import inline
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually, sandbox
 
@@ -110,6 +114,33 @@ def test_work_on_whole_tables_has_no_timeout_for_statements(here: Sandbox) -> No
             here.sql("SELECT pg_sleep(20)")
         with here.deployment.database.dedicated_connection() as connection:
             connection.exec_driver_sql("SELECT pg_sleep(0.6)")
+
+
+def test_a_statement_that_takes_too_long_holds_up_no_other_job(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, no job of any namespace began until Postgres was tested again, which took up to 30 s."""
+    tripped: list[object] = []
+    monkeypatch.setattr(engine.breaker, "trip", tripped.append)
+    inline.say("I drink green tea.")
+
+    def slow(*_: object, **__: object) -> None:
+        here.sql("SET LOCAL statement_timeout = 50; SELECT pg_sleep(20)")
+
+    monkeypatch.setattr(derive, "plan_derivation", slow)
+    inline.work("derive_memory")
+    [claim] = inline.waiting()
+    assert (claim.wait_reason, claim.wait_detail) == ("retry", "StorageUnavailable")
+    wanted, looked = engine.storage.wanted, list[str]()
+
+    def slow_for_one(kind: JobKind, after: int, limit: int) -> Any:
+        if kind.name == "derive_memory":
+            slow()
+        looked.append(kind.name)
+        return wanted(kind, after, limit)
+
+    monkeypatch.setattr(engine.storage, "wanted", slow_for_one)
+    Reconciler(engine).round()
+    assert {"digest_session", "reflect_perspective", "finish_dream"} <= set(looked)
+    assert tripped == []
 
 
 @pytest.mark.parametrize(

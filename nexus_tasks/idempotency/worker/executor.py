@@ -341,7 +341,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
     now = _redis_time(engine)
     run.error = error = usable(error, now=now)
     primary, limits = run.primary, engine.limits
-    if isinstance(error, StorageUnavailable):
+    if isinstance(error, StorageUnavailable) and error.outage:
         engine.breaker.trip(error)
     decisions = {
         claim.key: decide(error, claim, now=now, max_attempts=limits.max_attempts, retry_for=limits.retry_for)

@@ -70,7 +70,8 @@ class Reconciler:
             for kind in kinds:
                 made += self._look_further(kind, newest[kind.name])
         except StorageUnavailable as error:
-            self.engine.breaker.trip(error)
+            if error.outage:
+                self.engine.breaker.trip(error)
             raise
         if made:
             log.info("Reconcile enqueued %d jobs that storage wanted.", made)
@@ -107,8 +108,11 @@ class Reconciler:
             try:
                 page = self.storage.wanted(kind, cursor, PAGE)
                 made = self._ask(kind, [row for _, row in page if row is not None])
-            except NexusError:
-                raise
+            except NexusError as error:
+                if not isinstance(error, StorageUnavailable) or error.outage:
+                    raise
+                log.warning("The wanted rows of %s behind %d could not be read: %s", kind.name, cursor, error)
+                return
             except Exception:
                 log.exception("The wanted rows of %s behind %d could not be asked for.", kind.name, cursor)
                 return
