@@ -84,6 +84,29 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
     return False
 
 
+def has_open(pid: int, path: str | os.PathLike[str]) -> bool:
+    """Whether the process ``pid`` has the file ``path`` open, as every process has that keeps the file locked.
+
+    A pid that is read from a file may be another process's: the process that wrote it has ended, or lives in another
+    container. When the system does not tell, the answer is ``True``.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        return True
+    try:
+        return any(_is_same(f"/proc/{pid}/fd/{fd}", path) for fd in os.listdir(f"/proc/{pid}/fd"))
+    except PermissionError:  # the process belongs to another user, such as that of the embedded Postgres of root
+        return True
+    except OSError:  # the process has ended
+        return False
+
+
+def _is_same(one: str, other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # the process has closed it meanwhile
+        return False
+
+
 def _take(path: str | os.PathLike[str], how: int) -> FileLock | None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -6,10 +6,10 @@ or a comma. The sockets are then in a folder under the folder for temporary file
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
-import shutil
 import stat
 import tempfile
 from contextlib import suppress
@@ -152,11 +152,22 @@ def locate(home: Path) -> Places | None:
 
 
 def forget_run_folder(home: Path) -> None:
-    """Remove the folder of the sockets if it is outside of ``home``."""
+    """Remove the folder of the sockets if it is outside of ``home``.
+
+    A folder that has other files stays with them: a user may have made the link to it.
+    """
     link = home / "run"
     if link.is_symlink() and _is_ours(link.readlink()):
-        shutil.rmtree(link.readlink())
+        _remove_sockets(Places(home, link.readlink()))
         link.unlink()
+
+
+def _remove_sockets(places: Places) -> None:
+    for socket in (places.redis_socket, *places.postgres_sockets.glob(".s.PGSQL.5432*")):
+        socket.unlink(missing_ok=True)
+    for folder in (places.postgres_sockets, places.run):
+        with suppress(OSError):  # it is missing, or has other files
+            folder.rmdir()
 
 
 def _close(folder: Path, account: Account | None) -> None:
@@ -179,7 +190,9 @@ def _run_folder(home: Path, account: Account | None) -> Path:
             return link.readlink()
         link.unlink()
     elif link.is_dir():  # the folder was made when the path of ``home`` was shorter
-        shutil.rmtree(link)
+        _remove_sockets(Places(home, link))
+        if link.exists():  # with files that are not ours
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(link))
     for base in dict.fromkeys((Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve())):
         if _fits(base / "nexus-123456789abc") and base.is_dir():
             folder = _short_folder(base, home)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nexus_tasks.embedded.account import Account
 from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
-from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
+from nexus_tasks.file_locks import FileLock, has_open, is_locked, lock, try_lock
 from nexus_tasks.files import open_log
 
 START_SECONDS = 60.0  # the longest wait for a start, because after a crash a server replays its log before it answers
@@ -185,13 +185,13 @@ def await_lock(path: Path, seconds: float) -> FileLock:
 
 
 def _signal(server: Server, sign: signal.Signals) -> bool:
-    # The pid in the file is the pid of this server, because every launch first deletes the file. The lock shows that
-    # the process that wrote the file still runs.
+    # Every launch first deletes the file. A server in another container has another pid here.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
-        os.kill(pid, sign)
-        os.kill(pid, signal.SIGCONT)  # a suspended process handles the signal only after SIGCONT
-        return True
+        if has_open(pid, server.lock):
+            os.kill(pid, sign)
+            os.kill(pid, signal.SIGCONT)  # a suspended process handles the signal only after SIGCONT
+            return True
     return False
 
 

@@ -307,6 +307,29 @@ def test_stale_files_and_reused_pids(home: Path) -> None:
         foreign.kill()
 
 
+def test_a_process_that_has_the_pid_of_a_server_elsewhere_is_not_ended(tmp_path: Path) -> None:
+    """A server in another container may share the home folder. Its pid is another process's here."""
+    one = server.Server(
+        name="Redis",
+        folder=tmp_path,
+        log=tmp_path / "redis.log",
+        lock=tmp_path / "redis.lock",
+        pid_file=tmp_path / "redis.pid",
+        leftovers=(),
+        probe=lambda: server.State.UP,
+        command=list,
+        stop=((signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3)),
+    )
+    held = file_locks.try_lock(one.lock)
+    assert held is not None
+    with held, subprocess.Popen(["sleep", "60"]) as foreign:
+        one.pid_file.write_text(f"{foreign.pid}\n")
+        with pytest.raises(EmbeddedError, match="does not end"):
+            server.halt(one)
+        assert foreign.poll() is None
+        foreign.kill()
+
+
 def test_torn_tail_of_the_append_only_file(home: Path) -> None:
     endpoints = embedded.ensure(home)
     for number in range(100):
@@ -398,6 +421,33 @@ def test_squatted_folder_for_sockets_is_not_used(new_home: Path) -> None:
 
 
 # --- what cannot work says why ----------------------------------------------------------------------------------------
+def test_a_users_own_folder_for_sockets_keeps_its_other_files(tmp_path: Path) -> None:
+    home, own = tmp_path / "home", tmp_path / "own"
+    (home / "redis").mkdir(parents=True)
+    own.mkdir(mode=0o700)
+    (home / "run").symlink_to(own)
+    (own / "notes").touch()
+    (own / "redis.sock").touch()
+    places.forget_run_folder(home)
+    assert [path.name for path in own.iterdir()] == ["notes"]
+    assert not (home / "run").is_symlink()
+    (home / "run").symlink_to(own)
+    (own / "notes").unlink()
+    places.forget_run_folder(home)
+    assert not own.exists()
+
+
+def test_a_folder_run_with_other_files_is_in_the_way_of_the_link(tmp_path: Path) -> None:
+    home = tmp_path / ("long" * 25)
+    (home / "run" / "pg").mkdir(parents=True)
+    (home / "run" / "redis.sock").touch()
+    (home / "run" / "notes").touch()
+    with pytest.raises(EmbeddedError, match="run is in the way"):
+        embedded.ensure(home)
+    assert [path.name for path in (home / "run").iterdir()] == ["notes"]
+    assert embedded.stop(home) == []
+
+
 def test_a_path_that_is_no_text_is_refused(new_home: Path) -> None:
     home = new_home / os.fsdecode(b"\xff")
     with pytest.raises(EmbeddedError, match="is not UTF-8"):

@@ -48,6 +48,13 @@ def test_the_loser_of_two_starts_names_the_winner(tmp_path: Path) -> None:
         writer.join()
 
 
+def test_a_command_that_looks_at_the_lock_is_not_taken_for_a_stack_that_runs(tmp_path: Path) -> None:
+    looks = try_lock(tmp_path / "stack.pid")
+    assert looks is not None
+    threading.Timer(0.2, looks.release).start()
+    claim(tmp_path).release()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("home", "named"),

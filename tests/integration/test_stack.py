@@ -27,6 +27,7 @@ import redis
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack import commands, flower, lifetime
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.file_locks import try_lock
 
 CLI = (
     "import typer; from nexus_tasks.cli.stack import register;"
@@ -248,6 +249,18 @@ def test_pid_file_of_a_dead_stack_is_not_believed(home: Path) -> None:
         held = lifetime.claim_children(home)
         threading.Timer(0.3, held.release).start()
         assert lifetime.end(home)
+        assert foreign.poll() is None
+        foreign.kill()
+
+
+def test_a_process_that_has_the_pid_of_a_stack_elsewhere_is_not_ended(tmp_path: Path) -> None:
+    """A stack in another container may share the home folder. Its pid is another process's here."""
+    held = try_lock(tmp_path / "stack.pid")
+    assert held is not None
+    with subprocess.Popen(["sleep", "60"]) as foreign:
+        held.write(f"{foreign.pid}\n")
+        threading.Timer(0.5, held.release).start()
+        assert lifetime.end(tmp_path)
         assert foreign.poll() is None
         foreign.kill()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nexus_tasks.cli.checks import machine, redis
 from nexus_tasks.settings import Settings
 
@@ -16,6 +18,16 @@ def test_a_folder_that_all_users_share_is_not_to_be_closed(tmp_path: Path) -> No
     assert not check.ok
     assert "chmod" not in check.remedy
     assert "folder of your own" in check.remedy
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "file/home"])
+def test_a_home_that_cannot_be_made_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(home=tmp_path / name)
+    check = machine.home(settings)
+    assert not check.ok
+    assert "NEXUS_HOME" in check.remedy
+    assert machine.disk(settings).found.endswith(f"at {tmp_path / 'file' if '/' in name else tmp_path}")
 
 
 def test_redis_is_given_no_more_memory_than_its_machine_has() -> None:

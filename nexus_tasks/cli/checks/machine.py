@@ -48,9 +48,12 @@ def home(settings: Settings) -> Check:
     A missing folder passes the check, because the servers make the folder when they start.
     """
     path = settings.home.expanduser()
-    if not path.exists():
+    try:
+        status = path.stat()
+    except FileNotFoundError:
         return passed("home", f"{path} is made when it is needed")
-    status = path.stat()
+    except OSError as error:
+        return failed("home", f"{path}: {error.strerror}", "Set NEXUS_HOME to a folder of your own.")
     mode = stat.S_IMODE(status.st_mode)
     found = f"{path}, mode {mode:04o}"
     if status.st_uid != os.geteuid():
@@ -74,13 +77,20 @@ def _closing(settings: Settings, path: Path) -> str:
 def disk(settings: Settings) -> Check:
     """Check that the disk of the home folder has room: for the session buffer, and for the embedded servers."""
     path = settings.home.expanduser()
-    while not path.exists():
+    while not _is_there(path):
         path = path.parent
     usage = shutil.disk_usage(path)
     found = f"{usage.free / 1e9:,.1f} of {usage.total / 1e9:,.1f} GB free at {path}"
     if usage.free >= min(_FREE_BYTES, _FREE_SHARE * usage.total):
         return passed("disk", found)
     return failed("disk", found, f"Free space on the disk of {path}, or set NEXUS_HOME to a folder on another disk.")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # the path is too long, or leads through a folder that is closed to this user
+        return False
 
 
 def buffer(settings: Settings) -> Sequence[Check]:

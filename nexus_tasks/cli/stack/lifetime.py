@@ -17,7 +17,7 @@ from pathlib import Path
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS
 from nexus_tasks.embedded import explain
 from nexus_tasks.errors import EmbeddedError
-from nexus_tasks.file_locks import FileLock, is_locked, try_lock
+from nexus_tasks.file_locks import FileLock, has_open, is_locked, try_lock
 from nexus_tasks.files import make_folder
 
 
@@ -35,7 +35,9 @@ def supervisor_pid(home: Path) -> int | None:
     if not is_locked(path):
         return None
     with suppress(OSError, ValueError):
-        return int(path.read_text())
+        pid = int(path.read_text())
+        if has_open(pid, path):
+            return pid
     return None
 
 
@@ -45,13 +47,18 @@ def claim(home: Path) -> FileLock:
     Raises:
         EmbeddedError: another ``nexus up`` holds the lock, or the home folder cannot be used.
     """
+    pid = None
     try:
         make_folder(os.fspath(home))
         held = try_lock(_pid_file(home))
+        if held is None:
+            pid = _written_pid(home)
+        if held is None and pid is None:
+            # A command that looks whether the file is locked has the lock for a moment, so it may be free now.
+            held = try_lock(_pid_file(home))
     except OSError as error:
         raise explain(error, home) from error
     if held is None:
-        pid = _written_pid(home)
         named = f" (pid {pid})" if pid else ""
         raise EmbeddedError(f"The stack of {home} already runs{named}.", remedy="Stop it with `nexus down` first.")
     held.write(f"{os.getpid()}\n")
@@ -110,7 +117,7 @@ def end(home: Path) -> bool:
     for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS + 10.0), (signal.SIGKILL, GRACE_SECONDS + 5.0)):
         pid = supervisor_pid(home)
         if pid is not None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, sign)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
