@@ -343,6 +343,12 @@ def _drop_letters(deployment: Deployment, namespace_id: int | None, kind: str | 
 
 def _drop_letter(tx: Transaction, letter: DeadLetter) -> None:
     dead_letters.resolve(tx, letter.id, "dropped")
+    known = declared().get(letter.kind)
+    try:
+        if known is not None:
+            known.load(letter.args)
+    except InvalidInput:
+        return  # another program sent the arguments, so they name no work of an outbox
     drop_work(tx, letter.namespace_id, letter.kind, letter.args, dead=True)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, update
@@ -186,11 +186,8 @@ def count_open(tx: Transaction, namespace_id: int | None = None) -> dict[int, in
 
 def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
     """Close a dead letter with the resolution ``retried`` or ``dropped``."""
-    tx.execute(
-        update(DeadLetter)
-        .where(DeadLetter.id == letter_id)
-        .values(resolution=resolution, resolved_at=datetime.now(UTC))
-    )
+    closed = {"resolution": resolution, "resolved_at": func.now()}
+    tx.execute(update(DeadLetter).where(DeadLetter.id == letter_id).values(**closed))
 
 
 def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:

@@ -50,7 +50,16 @@ def dream_due(deployment: Deployment) -> list[str]:
     """Start the dreams that are due. Returns their namespaces."""
     with deployment.database.transaction() as tx:
         due = dreams.due_namespaces(tx)
-    return [namespace for namespace in due if finish_dream.start(deployment, namespace).opened]
+    started = []
+    for namespace in due:
+        try:
+            if finish_dream.start(deployment, namespace).opened:
+                started.append(namespace)
+        except StorageUnavailable:
+            raise
+        except NexusError as error:  # for example, the namespace was erased meanwhile, or is moving
+            log.warning("The dream of %s was not started: %s", namespace, error)
+    return started
 
 
 @tick

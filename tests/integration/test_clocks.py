@@ -14,6 +14,7 @@ from sqlalchemy import text
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.errors import Permanent
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker.executor import perform, run_of
 from nexus_tasks.settings import load_settings
@@ -197,6 +198,17 @@ def test_rows_are_as_old_as_the_clock_of_postgres_says(monkeypatch: pytest.Monke
     with default_deployment().database.transaction() as tx:
         assert tx.scalars(text("SELECT request_hash FROM saved_answers")).all() == ["29"]
         assert tx.scalars(text("SELECT claim_key FROM budget_holds")).all() == ["29"]
+
+
+def test_a_letter_is_closed_at_the_time_of_postgres(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    inline.say("I drink green tea.")
+    [claim] = inline.pending()
+    engine.storage.dead_letter(claim, Permanent("never"))
+    clock_is(monkeypatch, wrong)
+    Nexus().drop_job(claim.job_id)
+    assert here.sql("SELECT abs(extract(epoch FROM now() - resolved_at)) < 60 FROM dead_letters") == [(True,)]
 
 
 def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:

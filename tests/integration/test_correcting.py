@@ -667,6 +667,23 @@ def test_a_merged_fact_lasts_as_long_as_the_last_of_its_messages(claude: Any, st
     assert here.sql(ends, i=one) == [(False,)]
 
 
+def test_an_insight_lasts_as_long_as_its_facts_when_one_of_them_is_said_again(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    said = ("I drink green tea.", "My sister is called Rosa.", "I work as a nurse.")
+    one, *others = know(*said)
+    with_its_message = "id = :i OR id IN (SELECT source_id FROM evidence WHERE memory_id = :i)"
+    here.sql(f"UPDATE memories SET expires_at = now() + interval '1 day' WHERE {with_its_message}", i=one)
+    judge(standin, insights=[insight([one, *others])])
+    run()
+    ends = "SELECT expires_at IS NULL FROM memories WHERE level = 'derived'"
+    assert here.sql(ends) == [(False,)]
+    [*_, again] = say(said[0])
+    work("derive_memory")
+    assert here.sql(ends) == [(True,)]
+    Nexus().forget(NAMESPACE, memory_id=again)
+    assert here.sql(ends) == [(False,)]
+
+
 @pytest.mark.usefixtures("here")
 def test_a_fact_expires_with_the_messages_that_an_erasure_leaves() -> None:
     Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=FUTURE)

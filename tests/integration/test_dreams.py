@@ -255,6 +255,15 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Sandbox) -> No
     assert nexus.status("acme").namespaces[0].memories["explicit"] == 19
 
 
+def test_a_namespace_that_is_erased_meanwhile_keeps_no_other_from_dreaming(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(1)
+    monkeypatch.setattr(dreams, "due_namespaces", lambda _tx: ["gone", "acme"])
+    assert ticks.dream_due(default_deployment()) == ["acme"]
+    assert states(here) == ["open"]
+
+
 def test_a_tick_is_done_once_per_slot(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
     monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot

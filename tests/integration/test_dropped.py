@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nexus_tasks import Nexus, reflect_perspective
-from nexus_tasks.errors import Permanent
+from nexus_tasks.errors import InvalidInput, Permanent
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import observations
@@ -43,6 +43,21 @@ def gives_up(job_id: str) -> None:
 @pytest.fixture(params=[drop_job, drop_letter, drop_letters])
 def drop(request: pytest.FixtureRequest) -> Drop:
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_letter_whose_arguments_name_no_work_can_be_dropped() -> None:
+    Nexus().create_namespace(NAMESPACE)
+    strange = {
+        "extract_session": {"namespace": NAMESPACE},
+        "observe_session": {"namespace": NAMESPACE, "session_key": 5},
+        "reflect_perspective": {"namespace": NAMESPACE, "observer": ["a"]},
+    }
+    for kind, args in strange.items():
+        engine.storage.undeliverable(f"sent-{kind}", kind, args, InvalidInput("wrong"))
+    drop_job("sent-extract_session")
+    assert Nexus().drop_jobs(status="dead").dropped == 2
+    assert Nexus().jobs(status="dead") == []
 
 
 def test_a_session_is_extracted_again(here: Sandbox, drop: Drop) -> None:

@@ -184,6 +184,8 @@ class Sweeper:
                 self.engine.storage.probe(kind)
             except NexusError as error:
                 log.warning("%s stays paused: %s", kind, error)
+            except Exception:  # of an application's probe; the other kinds are probed too
+                log.exception("%s stays paused, its probe failed.", kind)
             else:
                 self.resume(kind)
 
