@@ -24,17 +24,11 @@ AFTER_WAITING_IN_VAIN = 60.0
 # How many readers of this process wait at a time. While the workers are behind, the readers of five tenants would
 # otherwise hold the 40 threads of a server. Chosen by hand.
 MOST_WAITING = 16
+_waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
     """(namespace, session key) → the ``time.monotonic`` at which a wait in this process ended without result."""
-
-
-class _Waiting(threading.BoundedSemaphore):
-    """The places of the readers that wait."""
-
-    def __init__(self) -> None:
-        super().__init__(MOST_WAITING)
 
 
 def read(
@@ -91,8 +85,7 @@ def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
         return view
-    waiting = deployment.local(_Waiting)
-    if not waiting.acquire(blocking=False):
+    if not _waiting.acquire(blocking=False):
         return view
     deadline = time.monotonic() + LONGEST_WAIT
     try:
@@ -106,7 +99,7 @@ def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView
     except (JobFailed, QueueUnavailable):
         view = _current_view(deployment, namespace, view.session_key)
     finally:
-        waiting.release()
+        _waiting.release()
     if view.observe_now or view.reflect_now:
         waited_in_vain[place] = time.monotonic()
     else:

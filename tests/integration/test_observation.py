@@ -28,7 +28,7 @@ from nexus_tasks.services import observation
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.types import ContextBlock, ObservationStats
 from tests.integration.inline import NAMESPACE, time_passes, wanted, work
-from tests.sandbox import Sandbox, engine
+from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import Call, StandIn, faults
 
 SMALL = {
@@ -288,7 +288,7 @@ def test_few_readers_wait_at_a_time(small: Sandbox, monkeypatch: pytest.MonkeyPa
     say(*map(turn, range(60)), observe=True)
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(read) for _ in range(16)]
-        time.sleep(3)
+        eventually(lambda: observation._waiting._value == 0, within=10)  # type: ignore[attr-defined]
         assert not any(one.done() for one in waiting)
         began = time.monotonic()
         assert "behind" in read().notes[0]

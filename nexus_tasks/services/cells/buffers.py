@@ -20,15 +20,19 @@ from nexus_tasks.storage import tenancy
 log = logging.getLogger(__name__)
 
 
-class _Clock:
-    """The time of this process's last look at the buffers of all cells, by ``time.monotonic``."""
+class _Clock(dict[frozenset[str] | None, float]):
+    """The namespaces of a caller (``None`` for all) → ``time.monotonic`` of its last look at the buffers of all cells.
 
-    looked_at = float("-inf")
+    Callers with other namespaces look for themselves.
+    """
+
+
+_MOST_CALLERS = 10_000  # whose last look a process remembers
 
 
 def note_buffered(cells: Cells) -> None:
     """Look at the buffers before the next call, because this process has just buffered messages."""
-    cells.directory.local(_Clock).looked_at = float("-inf")
+    cells.directory.local(_Clock).clear()
 
 
 def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
@@ -36,10 +40,12 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
 
     A limited caller stores only what is its own, so that it waits for no message of another tenant.
     """
-    clock = cells.directory.local(_Clock)
-    if time.monotonic() - clock.looked_at < LOOK_EVERY:
+    looked_at, whose = cells.directory.local(_Clock), None if allowed is None else frozenset(allowed)
+    if time.monotonic() - looked_at.get(whose, float("-inf")) < LOOK_EVERY:
         return
-    clock.looked_at = time.monotonic()
+    if len(looked_at) >= _MOST_CALLERS:
+        looked_at.clear()
+    looked_at[whose] = time.monotonic()
     try:
         store_all(cells, allowed=allowed)
     except NexusError as error:
@@ -65,6 +71,7 @@ def store_all(cells: Cells, *, wait: bool = False, allowed: Collection[str] | No
         waiting = {agent for agent, _ in deployment.buffer.list() if allowed is None or agent in allowed}
         for name, namespaces in _by_cell(cells, waiting).items():
             try:
+                cells.check(name)
                 with tenancy.unlimited():
                     done = buffer_flush.store_buffer(
                         cells.deployments[name], wait=wait, buffer=deployment.buffer, allowed=namespaces
@@ -81,14 +88,15 @@ def store_all(cells: Cells, *, wait: bool = False, allowed: Collection[str] | No
 def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
     """The namespaces of each cell. A namespace whose cell is not found is left out: its messages stay in the buffer."""
     found = defaultdict[str, set[str]](set)
+    if namespaces:
+        cells.moves(limit=1)  # raises when the directory does not answer, before a known cell is forgotten
     for namespace in namespaces:
         cells.forget(namespace)  # it may be here because it has moved
         try:
-            found[cells.name_of(namespace)].add(namespace)
+            found[cells.name_of(namespace, checked=False)].add(namespace)
         except InvalidInput:  # no cell has a namespace of this name, and any cell refuses its messages
             found[cells.directory_name].add(namespace)
         except NexusError as error:
-            cells.moves(limit=1)  # raises when it is the directory that does not answer
             log.warning("The messages of %s stay in the buffer: %s", namespace, error)
     return found
 
@@ -102,6 +110,7 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
     keeping = [one for one in cells.deployments.values() if one.buffer.pending() or one.buffer.quarantined()]
     if not keeping:  # so the directory may be away
         return
+    cells.moves(limit=1)  # raises when the directory does not answer, before the known cell is forgotten
     cells.forget(namespace)
     home = cells.deployment_of(namespace, writing=False)
     for deployment in keeping:

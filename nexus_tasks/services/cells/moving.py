@@ -30,7 +30,7 @@ from typing import Literal, get_args
 from sqlalchemy import text
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
-from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, NexusError, NotFound, QueueUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
@@ -173,7 +173,7 @@ def _stay(cells: Cells, namespace: str, cell: str, others: Sequence[str]) -> Non
         try:  # an erasure in the namespace's cell would not reach the copy
             if _is_arriving(cells.deployments[name], namespace):
                 _erase_copy(cells.deployments[name], namespace, cell)
-        except StorageUnavailable as error:
+        except NexusError as error:
             log.warning(
                 "The cell %s may have a copy of %s still: %s Run `nexus cells erase %s %s`.",
                 *(name, namespace, error.message, namespace, name),

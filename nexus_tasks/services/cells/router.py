@@ -75,12 +75,13 @@ class Cells:
             deployment.close()
 
     # --- one namespace ------------------------------------------------------------------------------------------------
-    def name_of(self, namespace: str, *, writing: bool = True) -> str:
+    def name_of(self, namespace: str, *, writing: bool = True, checked: bool = True) -> str:
         """The name of the cell that has a namespace.
 
         Args:
             namespace: the namespace.
             writing: note in the table where a new namespace lives. Otherwise a new namespace is only looked for.
+            checked: check the cell's database, unless this process has done so. A check of a silent cell takes seconds.
 
         Raises:
             StorageUnavailable: the directory does not answer, and this process has not asked for the namespace before.
@@ -97,12 +98,14 @@ class Cells:
                 f"{namespace} lives in the cell {name}, which the file of cells does not name.",
                 remedy="Give every process the same file of cells.",
             )
-        self.check(name)
+        if checked or placed is None:
+            self.check(name)
         if placed is None and (is_old or writing):
             with tenancy.unlimited(), self.directory.database.transaction() as tx:
                 if cells.place(tx, namespace, name) != name:  # another process was faster, with another file of cells
                     return self.name_of(namespace, writing=writing)
-        if placed or is_old or writing:  # else the namespace does not exist, and may be made somewhere else
+        is_made = placed or is_old or writing  # else it does not exist, and may be made somewhere else
+        if is_made and (checked or placed is None):
             with self._lock:
                 self._known[namespace] = name
         return name

@@ -14,6 +14,7 @@ from nexus_tasks.services.arguments import CHECKS
 from nexus_tasks.services.cells import buffers, gathering
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.services.limits import allowed_namespace
+from nexus_tasks.storage import tenancy
 from nexus_tasks.types import DroppedJobs, RetriedJobs
 
 Members = Mapping[str, Any]  # cell → its client
@@ -48,7 +49,8 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
         bound.arguments["messages"] = list(islice(said, limits.MESSAGES_PER_CALL + 1))
         args, kwargs = bound.args[1:], bound.kwargs
     if name in _MAKE:
-        buffers.store_pending(cells, client.limit)
+        # The MCP server has one client for all tenants, and limits each call.
+        buffers.store_pending(cells, tenancy.limit() if client.limit is None else client.limit)
     if name == "forget":  # a message that waits for another cell would come back
         _store_before_erasure(cells, namespace, bound.arguments)
     try:

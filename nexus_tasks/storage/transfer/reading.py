@@ -71,6 +71,8 @@ _WANT_DEAD = (
     "UPDATE observation_logs SET observing = 'wanted' WHERE namespace_id = :n AND observing = 'dead'",
     "UPDATE observation_logs SET reflecting = 'wanted' WHERE namespace_id = :n AND reflecting = 'dead'",
     "UPDATE perspectives SET dead = false WHERE namespace_id = :n AND dead",
+    "UPDATE derivations SET state = 'wanted', batch = NULL WHERE namespace_id = :n AND state = 'dead'",
+    "UPDATE digest_requests SET dead = false WHERE namespace_id = :n AND dead",
 )
 # Of two imports at a time into one namespace, the second waits, and then finds the sessions of the first.
 _LOCK = text("SELECT id FROM namespaces WHERE id = :n FOR NO KEY UPDATE")
@@ -242,7 +244,7 @@ class _Reading:
         held = [
             (own[row["id"]], _translate_plan(row["held"], memories, through))
             for row in self.perspectives
-            if row["held"] is not None
+            if row.get("held") is not None
         ]
         self._update("perspectives", "held", held)
         again = [
