@@ -103,7 +103,7 @@ def has_open(pid: int, path: str | os.PathLike[str]) -> bool:
 def _is_same(one: str, other: str | os.PathLike[str]) -> bool:
     try:
         return os.path.samefile(one, other)
-    except OSError:  # the process has closed it meanwhile
+    except FileNotFoundError:  # the process has closed it meanwhile
         return False
 
 

@@ -33,7 +33,15 @@ def make_folder(path: str) -> None:
             raise
 
 
-def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0o600, keep_mode: bool = False) -> None:
+def write_atomic(
+    path: str,
+    data: bytes,
+    *,
+    durable: bool = False,
+    mode: int = 0o600,
+    keep_mode: bool = False,
+    owner_of_folder: bool = False,
+) -> None:
     """Write a new file and rename it to ``path``. After a crash ``path`` has either the new or the old content.
 
     Args:
@@ -42,6 +50,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         durable: also sync the content to disk before the renaming, so that a power cut cannot empty the file.
         mode: the permissions of a new file. The process's umask is subtracted.
         keep_mode: keep the permissions of a file that exists, and for root its owner too.
+        owner_of_folder: a file that root makes gets the owner of its folder, who could not read it otherwise.
 
     Raises:
         OSError: the file could not be written. ``path`` is unchanged.
@@ -57,6 +66,8 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
                     with suppress(OSError):  # some file systems have no owners
                         os.fchown(fd, before.st_uid, before.st_gid)
                 os.fchmod(fd, stat.S_IMODE(before.st_mode))
+            if owner_of_folder:
+                _give_to_owner_of_folder(fd, path)
             if durable:
                 os.fsync(fd)
         finally:
@@ -96,11 +107,15 @@ def open_or_make(path: str, flags: int) -> int:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return os.open(path, flags | os.O_CLOEXEC)
+    _give_to_owner_of_folder(fd, path)
+    return fd
+
+
+def _give_to_owner_of_folder(fd: int, path: str) -> None:
     if not os.geteuid():
         with suppress(OSError):  # some file systems have no owners
             owner = os.stat(os.path.dirname(path))
             os.fchown(fd, owner.st_uid, owner.st_gid)
-    return fd
 
 
 def touch(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
@@ -28,6 +29,17 @@ class Damage(NamedTuple):
     kept_as: str  # the path of the file in quarantine that holds the bytes, or of the folder that cannot be read
 
 
+def make_quarantine(folder: str) -> None:
+    """Make the folder of the quarantine. A folder that root makes gets the owner of its parent, whose buffer it is."""
+    if os.path.isdir(folder):
+        return
+    files.make_folder(folder)
+    if not os.geteuid():
+        with suppress(OSError):  # some file systems have no owners
+            owner = os.stat(os.path.dirname(folder))
+            os.chown(folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
 def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> Damage:
     """Write the bytes ``raw`` and their ``damage`` to a file in the quarantine ``folder``.
 
@@ -41,9 +53,9 @@ def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> D
     path = os.path.join(folder, name)
     damage = damage._replace(kept_as=path)
     if not os.path.exists(path):
-        files.make_folder(folder)
+        make_quarantine(folder)
         document = damage._asdict() | {"raw_base64": b64encode(raw).decode("ascii")}
-        files.write_atomic(path, json.dumps(document, indent=2).encode("ascii"), durable=True)
+        files.write_atomic(path, json.dumps(document, indent=2).encode("ascii"), durable=True, owner_of_folder=True)
     return damage
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from nexus_tasks import files
 from nexus_tasks.buffer.entry import Entry, as_json
 from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, session_folder_name
-from nexus_tasks.buffer.quarantine import Damage, set_aside
+from nexus_tasks.buffer.quarantine import Damage, make_quarantine, set_aside
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import ABOUT, SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
@@ -150,7 +150,7 @@ class Sessions:
 
     def _set_aside(self, name: str) -> None:
         """Move the folder ``name`` to quarantine, because its ``session.json`` is missing or damaged."""
-        files.make_folder(self._quarantine)
+        make_quarantine(self._quarantine)
         with suppress(FileNotFoundError):
             os.rename(
                 os.path.join(self._folder, name), os.path.join(self._quarantine, f"{name}-{os.urandom(4).hex()}.folder")

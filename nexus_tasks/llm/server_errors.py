@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from nexus_tasks.errors import JobError, Misconfigured, Refused
+from nexus_tasks.errors import JobError, Misconfigured, Refused, Transient
 
 # Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
@@ -44,7 +44,7 @@ PAGE_REMEDY = (
 
 
 @contextmanager
-def telling_pages_apart(probe: Callable[[], None]) -> Iterator[None]:
+def telling_pages_apart(probe: Callable[[], object]) -> Iterator[None]:
     """Ask whether a firewall whose page has ended the block's call refuses this call alone, or every call.
 
     A firewall may object to one message's words. Such a page must not pause the kind of the job for every namespace.
@@ -54,6 +54,7 @@ def telling_pages_apart(probe: Callable[[], None]) -> Iterator[None]:
 
     Raises:
         Misconfigured: the firewall refuses the probe too.
+        Transient: the probe got no answer.
     """
     try:
         yield
@@ -66,7 +67,9 @@ def telling_pages_apart(probe: Callable[[], None]) -> Iterator[None]:
                     "A firewall or gateway before the model server refuses every request.",
                     remedy="Let it pass requests to the model server, then run `nexus jobs resume`.",
                 ).quoting(page.quoted) from None
-            except JobError:  # the server itself has answered, or nothing has
+            except Transient:
+                raise
+            except JobError:  # the server itself has answered
                 pass
         raise
 

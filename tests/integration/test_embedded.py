@@ -421,6 +421,18 @@ def test_squatted_folder_for_sockets_is_not_used(new_home: Path) -> None:
 
 
 # --- what cannot work says why ----------------------------------------------------------------------------------------
+def test_a_process_whose_files_cannot_be_seen_may_be_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root without the capability SYS_PTRACE, as in a container, may list the files of the user of Postgres only."""
+
+    def refuse(*_: object) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(os.path, "samefile", refuse)
+    assert file_locks.has_open(os.getpid(), tmp_path)
+
+
 def test_a_users_own_folder_for_sockets_keeps_its_other_files(tmp_path: Path) -> None:
     home, own = tmp_path / "home", tmp_path / "own"
     (home / "redis").mkdir(parents=True)

@@ -140,6 +140,20 @@ def test_a_statement_that_takes_too_long_holds_up_no_other_job(here: Sandbox, mo
     monkeypatch.setattr(engine.storage, "wanted", slow_for_one)
     Reconciler(engine).round()
     assert {"digest_session", "reflect_perspective", "finish_dream"} <= set(looked)
+
+    newest = engine.storage.newest
+
+    def slow_newest(kind: JobKind, most: int) -> Any:
+        if kind.name == "derive_memory":
+            slow()
+        return newest(kind, most)
+
+    looked.clear()
+    monkeypatch.setattr(engine.storage, "newest", slow_newest)
+    engine.claims.move_cursor("derive_memory", 7)
+    Reconciler(engine).round()
+    assert {"digest_session", "reflect_perspective", "finish_dream"} <= set(looked)
+    assert engine.claims.cursor("derive_memory") == 7, "the rows behind the slow page are read in the next round"
     assert tripped == []
 
 

@@ -196,7 +196,8 @@ def test_a_fault_never_tells_what_the_model_wrote(model, standin):
         (faults.forbidden(), errors.Misconfigured),
         (faults.not_found(), errors.Misconfigured),
         (faults.status(403, "", "", body="<html>Blocked by policy.</html>"), errors.Refused),
-        (faults.status(403, "", "", body='{"message": "Forbidden"}'), errors.Refused),
+        (faults.status(403, "", "", body='{"message": "Forbidden"}'), errors.Misconfigured),
+        (faults.status(403, "", "", body=" "), errors.Misconfigured),
         (faults.status(403, "", "", body='{"error": {"type": "forbidden"}}'), errors.Misconfigured),
         (faults.status(400, "invalid_request_error", "On hold.", code="organization_on_hold"), errors.Misconfigured),
         (faults.payment_required(), errors.OverBudget),
@@ -222,16 +223,17 @@ def test_each_error_has_its_type_and_is_not_retried_here(model, standin, fault, 
 
 def test_a_firewall_that_refuses_every_request_is_no_fault_of_one_message(model, standin, monkeypatch):
     page = faults.status(403, "", "", body="<html>Blocked by policy.</html>")
-    standin.always(page)
+    standin.when(lambda call: call.text != "probe", page)
     with pytest.raises(errors.Refused, match="nexus jobs retry") as caught:
         model.complete(derive())
-    assert "Blocked by policy" in errors.with_quotation(caught.value)
+    assert "by policy" in errors.with_quotation(caught.value)
     for answer, expected in (
         (page, errors.Misconfigured),
-        (faults.forbidden(), errors.Refused),  # the key may not read models: the firewall has let this pass
-        (faults.server_error(), errors.Refused),
+        (faults.forbidden(), errors.Refused),  # the key may not count: the firewall has let this pass
+        (faults.not_found(), errors.Refused),  # a gateway that cannot count
+        (faults.server_error(), errors.Transient),
     ):
-        monkeypatch.setattr(standin, "model", lambda _, answer=answer: Reply.of(answer))
+        monkeypatch.setattr(standin, "count", lambda _, answer=answer: Reply.of(answer))
         with pytest.raises(errors.JobError) as caught:
             model.complete(derive())
         assert type(caught.value) is expected

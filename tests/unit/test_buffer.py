@@ -555,6 +555,31 @@ def test_after_a_flush_by_root_the_user_goes_on_with_the_session(nobody: Callabl
         shutil.rmtree(folder)
 
 
+def test_what_root_sets_aside_stays_the_users(nobody: Callable[[int], None]) -> None:
+    """Before, the user's next damaged line stopped the session, and an erasure left what root had set aside."""
+    user = 65_534
+    folder = Path(tempfile.mkdtemp())
+    try:
+        os.chown(folder, user, -1)
+        nobody(user)
+        kept = buffer(folder)
+        for session in ("first", "second"):
+            kept.append("acme", session, "one")
+        for path in folder.glob("buffer/sessions/*/*.open"):
+            with path.open("a") as file:
+                file.write("torn")
+        nobody(0)
+        [first, _] = buffer(folder).recover().damages
+        nobody(user)
+        assert buffer(folder).append("acme", "first", "two")
+        [left] = [one for one, _ in buffer(folder).quarantine() if one.kept_as == first.kept_as]
+        buffer(folder).discard(left)
+        assert not os.path.exists(first.kept_as)
+    finally:
+        nobody(0)
+        shutil.rmtree(folder)
+
+
 def test_a_folder_that_the_user_has_closed_is_an_error(nobody: Callable[[int], None]) -> None:
     user = 65_534
     folder = Path(tempfile.mkdtemp())

@@ -43,6 +43,7 @@ class Reconciler:
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims, self.storage = engine, engine.claims, engine.storage
         self._lock = self.claims.lock(LOCK, seconds=EVERY)
+        self._cut_short = False
 
     def tick(self) -> int:
         """Do a round, unless one was done in the last 8 s or another worker does one. Returns how many jobs it made."""
@@ -81,14 +82,20 @@ class Reconciler:
         """The cursor behind which the kind's newest wanted rows are; ``None`` when the cursor cannot be found."""
         try:
             return self.storage.newest(kind, NEWEST)
-        except NexusError:
-            raise
+        except NexusError as error:
+            if not isinstance(error, StorageUnavailable) or error.outage:
+                raise
+            log.warning("The newest wanted rows of %s could not be found: %s", kind.name, error)
+            return None
         except Exception:  # an error in the SQL of one kind must not stop the other kinds
             log.exception("The newest wanted rows of %s could not be found.", kind.name)
             return None
 
     def _look_further(self, kind: JobKind, newest: int | None) -> int:
-        """Enqueue lost jobs of older rows, from the shared cursor on. After the last row, the cursor returns to 0."""
+        """Enqueue lost jobs of older rows, from the shared cursor on. After the last row, the cursor returns to 0.
+
+        After a page that could not be read, the cursor stays.
+        """
         if newest == 0:
             return 0  # there are no older rows
         last = float("inf") if newest is None else newest
@@ -98,12 +105,16 @@ class Reconciler:
             if cursor >= last or looked >= FURTHER:
                 break
         else:
-            cursor = 0
+            cursor = cursor if self._cut_short else 0
         self.claims.move_cursor(kind.name, cursor)
         return made
 
     def _look(self, kind: JobKind, cursor: int) -> Iterator[tuple[int, int]]:
-        """Enqueue lost jobs of the rows behind a cursor. Yields each page's next cursor and number of jobs."""
+        """Enqueue lost jobs of the rows behind a cursor. Yields each page's next cursor and number of jobs.
+
+        Afterwards ``_cut_short`` says whether a page could not be read.
+        """
+        self._cut_short = True
         while True:
             try:
                 page = self.storage.wanted(kind, cursor, PAGE)
@@ -122,6 +133,7 @@ class Reconciler:
                 cursor = page[-1][0]
                 yield cursor, made
             if len(page) < PAGE:
+                self._cut_short = False
                 return
 
     def _ask(self, kind: JobKind, rows: Sequence[Request | Arguments]) -> int:

@@ -65,8 +65,8 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
         )
     if status == 429:
         return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))
-    if status == 403 and not as_type(error.type):
-        # Claude names a type in each error, so this is the page of a firewall.
+    if status == 403 and isinstance(error.body, str) and error.body.strip():
+        # Claude answers with JSON, so this is the page of a firewall.
         return Refused(f"A firewall or gateway before the Claude API refused this request: {said}.", remedy=PAGE_REMEDY)
     if status in (401, 403) or code in _ACCOUNT:
         return Misconfigured(f"Claude refused the credentials or the account: {said}.")
