@@ -12,7 +12,7 @@ from nexus_tasks import tracing
 from nexus_tasks.cognition import budget, message_batches, prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import Erased, InvalidAnswer, Refused, Transient
+from nexus_tasks.errors import Erased, InvalidAnswer, Refused, StorageMisconfigured, Transient
 from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.storage import ledger
 
@@ -133,7 +133,7 @@ def _enter_in_ledger(
                 )
             break
         except Transient as error:
-            if time.monotonic() >= deadline:
+            if isinstance(error, StorageMisconfigured) or time.monotonic() >= deadline:
                 raise
             log.warning("A model's answer could not be stored, it is tried again: %s", error)
             again = True

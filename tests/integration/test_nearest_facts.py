@@ -10,11 +10,13 @@ import pytest
 from nexus_tasks.cognition.retrieval import nearest_facts
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import namespaces, perspectives
-from tests.integration.inline import NAMESPACE, facts, say, work
+from nexus_tasks.storage.searching import upkeep
+from tests.integration.inline import NAMESPACE, facts, say, statements, work
 from tests.integration.reflecting import know
 from tests.sandbox import Sandbox
 
 reading: Any = sys.modules["nexus_tasks.storage.searching.few_memories"]
+near_memories: Any = sys.modules["nexus_tasks.storage.searching.near_memories"]
 SAID = (
     "I have two goats in the yard.",
     "The goats in my yard are named Ada and Bob.",
@@ -51,14 +53,30 @@ def test_the_nearest_facts_share_words_and_none_is_its_own_neighbour() -> None:
     assert all(len(others) == len(found) - 1 for others in nearest(count=100).values())
 
 
-@pytest.mark.usefixtures("here")
-def test_many_facts_are_searched_and_the_nearest_one_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("indexed", [False, True])
+def test_among_many_facts_the_nearest_ones_are_the_same(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
     know(*SAID)
+    say({"content": "I have two goats in the yard too.", "author": "bo"})
+    work("derive_memory")
+    here.sql("UPDATE memories SET valid_to = now() WHERE content LIKE '%honey%' AND level = 'explicit'")
     few = nearest(count=1)
     monkeypatch.setattr(reading, "NARROW", 3)
-    many = nearest(count=1)
+    if indexed:
+        for module in (near_memories, upkeep):
+            monkeypatch.setattr(module, "MOST_UNINDEXED", 3)
+        upkeep.run(here.deployment.database)
+        assert here.sql("SELECT 1 FROM pg_indexes WHERE indexname LIKE 'ix_vectors_%'")
+    with statements(here) as made:
+        many = nearest(count=1)
+    assert sum("halfvec" in one for one in made) == indexed
     for part in ("two goats in", "nurse", "left my work"):
         assert many[wording(part)] == few[wording(part)]
+    for one, others in nearest(count=100).items():
+        assert {one, *others} == set(few)
+    here.sql("DELETE FROM postings")
+    assert nearest()[wording("two goats in")][0] in {wording("Ada and Bob"), wording("donkey")}
 
 
 def test_a_fact_without_a_vector_is_found_by_its_words(here: Sandbox) -> None:

@@ -326,7 +326,7 @@ def test_the_facts_of_a_perspective_are_counted_once_for_all_its_new_facts(here:
     know("I own a red kayak.", "I sold the red kayak.", "I own a blue canoe.", "I live in Oslo.")
     with statements(here) as found:
         run()
-    assert sum(f"LIMIT {NARROW + 1}" in statement for statement in found) == 1
+    assert sum(f"LIMIT {NARROW} + 1" in statement for statement in found) == 1
 
 
 def test_a_namespace_reflects_on_every_perspective_that_has_something_new(here: Sandbox) -> None:

@@ -10,7 +10,7 @@ A search (``search.py``) computes its scores in four steps:
 4. ``fusion.py`` adds to each score a share of the neighbouring turns' scores, and standardises the scores. It then adds
    up the two scores and small bonuses for confidence and recency, and sorts the candidates by the sum.
 
-``nearest.py`` finds the facts nearest to a fact, by the same two scores. Among many facts it uses the same search.
+``nearest.py`` finds the facts nearest to a fact, by the same two scores.
 """
 
 from nexus_tasks.cognition.retrieval.nearest import nearest_facts

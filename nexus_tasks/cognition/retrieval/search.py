@@ -101,7 +101,6 @@ def ranking(
     *,
     collapsed: bool = True,
     pool: int | None = None,
-    narrow: bool | None = None,
 ) -> Ranking:
     """The ids and scores of the best memories.
 
@@ -112,8 +111,6 @@ def ranking(
         pool: how many candidates to find by words, and how many to find by vectors. It counts only in a namespace
             whose vectors have an index. Elsewhere, and for ``None``, ``limit`` counts. At least :data:`POOL` are found.
             Neighbours of messages come in addition.
-        narrow: whether few memories pass the filter. ``None`` means that the search counts them, if the filter has a
-            subject or a session.
     """
     question = _question(query)
     within = build_scope(wanted)
@@ -123,7 +120,7 @@ def ranking(
     except (JobError, ConfigurationError) as error:
         log.warning("The embedder does not answer, so this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
-    known = read_query_stats(tx, within, question, model, narrow=narrow)
+    known = read_query_stats(tx, within, question, model)
     if not any(map(_means_something, question)):
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
     way: VectorScan = "narrow" if known.narrow else "indexed" if known.indexed else "all"

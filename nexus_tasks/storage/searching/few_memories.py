@@ -53,7 +53,8 @@ def read_few(tx: Transaction, scope: Scope, model: str, texts: Sequence[str], ve
         vectors: the model's vector of each text.
     """
     namespace_id = scope.values["namespace_id"]
-    statement = text(_COSINES.format(scope.both, namespace_vectors(namespace_id, model)))
+    own = namespace_vectors(namespace_id, model)
+    statement = text(_COSINES.format(fits=scope.both, vectors=own, most=NARROW))
     count, dimensions = vectors.shape
     found = tx.execute(statement, {**scope.values, "reals": Reals(vectors), "count": count, "dim": dimensions}).all()
     if not found:
@@ -62,7 +63,7 @@ def read_few(tx: Transaction, scope: Scope, model: str, texts: Sequence[str], ve
     cosines = np.empty((count, len(ids)))
     for of_text, (memories, similar) in zip(cosines, found, strict=True):
         of_text[np.searchsorted(ids, memories)] = np.array(similar, np.float64)  # NaN for ``None``
-    words = [keys for (keys,) in tx.execute(_WORDS, {"namespace_id": namespace_id, "texts": list(texts)})]
+    words = read_words(tx, namespace_id, texts)
     asked = sorted({key for of_text in words for key in of_text})
     postings = tx.execute(_POSTINGS, {"keys": asked, "ids": ids.tolist()})
     # SQLAlchemy's own rows would take longer than the statement.
@@ -79,18 +80,23 @@ def read_few(tx: Transaction, scope: Scope, model: str, texts: Sequence[str], ve
     )
 
 
-_COSINES = f"""
+def read_words(tx: Transaction, namespace_id: int, texts: Sequence[str]) -> list[list[int]]:
+    """The keys of each text's words, of the first ``MOST_WORDS`` of them."""
+    return [keys for (keys,) in tx.execute(_WORDS, {"namespace_id": namespace_id, "texts": list(texts)})]
+
+
+_COSINES = """
     WITH few AS MATERIALIZED (
         SELECT m.id, e.vector
-        FROM (SELECT m.id FROM memories AS m WHERE {{}} LIMIT {NARROW + 1}) AS m
-        LEFT JOIN embeddings AS e ON e.memory_id = m.id AND {{}}
+        FROM (SELECT m.id FROM memories AS m WHERE {fits} LIMIT {most} + 1) AS m
+        LEFT JOIN embeddings AS e ON e.memory_id = m.id AND {vectors}
     ), asked AS MATERIALIZED (
         SELECT place, CAST((CAST(:reals AS real[]))[(place - 1) * :dim + 1 : place * :dim] AS vector) AS vector
         FROM generate_series(1, :count) AS place
     )
     SELECT array_agg(few.id), array_agg(CAST(1 - (few.vector <=> asked.vector) AS real))
     FROM few CROSS JOIN asked
-    WHERE (SELECT count(*) FROM few) <= {NARROW}
+    WHERE (SELECT count(*) FROM few) <= {most}
     GROUP BY asked.place ORDER BY asked.place
     """
 _WORDS = text(

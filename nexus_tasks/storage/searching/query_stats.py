@@ -65,16 +65,14 @@ class QueryStats:
         return max(self.memories - self.vectors, 0)
 
 
-def read_query_stats(
-    tx: Transaction, scope: Scope, question: str, model: str, *, narrow: bool | None = None
-) -> QueryStats:
+def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -> QueryStats:
     """Count the memories that contain each word of ``question``, and read the namespace's totals.
 
     The words are stems of the namespace's language, or of the question's where the namespace names none. Stop words are
-    left out. With ``narrow`` the caller knows whether few memories pass the filter, and they are not counted.
+    left out.
     """
     memories, length, vectors, indexed, members, words, named = tx.execute(
-        _statement(scope.both if scope.narrow and narrow is None else None),
+        _statement(scope.both if scope.narrow else None),
         {
             **scope.values,
             "question": question,
@@ -89,7 +87,7 @@ def read_query_stats(
         mean_length=float(length) / max(int(memories), 1),
         vectors=int(vectors),
         indexed=bool(indexed) and vectors > MOST_UNINDEXED,
-        narrow=scope.narrow and members <= NARROW if narrow is None else narrow,
+        narrow=scope.narrow and members <= NARROW,
         named=tuple(named or ()),
     )
 
