@@ -78,7 +78,7 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
         try:
             status = post(found.hook.url, body, headers, private=settings.webhook_private)
         except Permanent as error:  # its name leads to a private network, and may lead to a public one later
-            raise Transient(error.message) from error
+            raise Transient(" ".join(filter(None, (error.message, error.remedy)))) from error
         _check(status)
     except Transient as error:
         with work.database.transaction() as tx:

@@ -13,6 +13,7 @@ const KEY = "Idempotency-Key";
 // These take no key, and a second request would be a second answer of the model, or a second import.
 const SENT_ONCE = ["/v1/ask", "/v1/import"];
 const FIRST_PAUSE = 250; // ms; each further pause is twice as long
+const LONGEST_PAUSE = 2_147_483_647; // ms; a longer timer would end at once
 
 /**
  * A `fetch` for the API. A request is sent again after 429 and 503, when nothing was done, and after a connection that
@@ -33,7 +34,8 @@ export function sender({ token, retries, fetch }: Sending): Fetch {
         if (!(await isPassing(response))) return response;
         await response.body?.cancel();
         // A proxy may write a date there, which is no number.
-        await sleep(Math.max(pause, 1000 * Number(response.headers.get("Retry-After")) || 0));
+        const asked = 1000 * Number(response.headers.get("Retry-After")) || 0;
+        await sleep(Math.min(Math.max(pause, asked), LONGEST_PAUSE));
       } catch (error) {
         if (request.signal.aborted || !(error instanceof TypeError)) throw error;
         await sleep(pause);
