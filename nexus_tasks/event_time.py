@@ -195,7 +195,9 @@ def answered_time(answer: str | None, said: datetime, where: tzinfo = UTC) -> Sp
     first, slash, last = text.replace(" to ", "/").partition("/")
     if slash:
         begin, end = _point(first.strip(), where), _point(last.strip(), where)
-        return Span(begin.begin, end.end) if begin and end and begin.begin < end.end else None
+        # Two times of one zone are compared as the clock shows them, which goes back an hour in autumn.
+        in_order = begin and end and begin.begin.astimezone(UTC) < end.end.astimezone(UTC)
+        return Span(begin.begin, end.end) if begin and end and in_order else None
     return _point(text, where) or (event_time(text, said, where) if text else None)
 
 

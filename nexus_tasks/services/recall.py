@@ -101,7 +101,9 @@ def context(
     if form not in get_args(ContextFormat):
         raise InvalidInput(f"format must be text, anthropic, openai or json, not {form!r}.")
     buffer_flush.store_pending(deployment)
-    observer, subject, session_key = (name and as_stored(name) for name in (observer, subject, session_key))
+    observer, subject, session_key = (
+        as_stored(name) if isinstance(name, str) else name for name in (observer, subject, session_key)
+    )
     if observe:
         if session_key is None or count != "estimate":
             raise InvalidInput("With observe, give session_key. Give no count.")

@@ -61,7 +61,9 @@ _WANT_ROLLOVER = text(
     FROM sessions s CROSS JOIN LATERAL (
         SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM (
             -- More messages than these change no answer, and a long session has thousands.
-            SELECT tokens FROM memories m WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
+            SELECT tokens FROM memories m
+            WHERE m.namespace_id = s.namespace_id AND m.session_id = s.id AND m.level = 'raw'
+              AND m.seq > s.digest_end_seq
             ORDER BY m.seq LIMIT :messages
         ) AS m
     ) new

@@ -59,7 +59,8 @@ _FACTS = text(
     """
     WITH said AS (
         SELECT id, seq FROM memories
-        WHERE session_id = :session_id AND level = 'raw' AND seq > :after AND seq <= :through
+        WHERE namespace_id = (SELECT namespace_id FROM sessions WHERE id = :session_id)
+          AND session_id = :session_id AND level = 'raw' AND seq > :after AND seq <= :through
     ), rests AS (
         SELECT e.memory_id, min(said.seq) AS seq FROM said JOIN evidence e ON e.source_id = said.id
         WHERE e.role = 'derived_from' GROUP BY e.memory_id
@@ -86,7 +87,8 @@ _WINDOW_END = text(
         SELECT seq, place <= :most AND (bytes <= :bytes OR place = 1) AS fits FROM (
             SELECT seq, row_number() OVER (ORDER BY seq) AS place, sum(size) OVER (ORDER BY seq) AS bytes FROM (
                 SELECT seq, octet_length(content) AS size FROM memories
-                WHERE session_id = :session_id AND level = 'raw' AND seq > :after ORDER BY seq LIMIT :most + 1
+                WHERE namespace_id = (SELECT namespace_id FROM sessions WHERE id = :session_id)
+                  AND session_id = :session_id AND level = 'raw' AND seq > :after ORDER BY seq LIMIT :most + 1
             ) AS page
         ) AS placed
     ) AS sized
@@ -110,7 +112,8 @@ _GIVEN_UP = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND 
 _MESSAGES = text(
     f"""
     SELECT {MESSAGE_TEXT_COLUMNS}, {_DERIVED}, {_GIVEN_UP} FROM memories m
-    WHERE m.session_id = :session_id AND m.level = 'raw' AND m.seq > :after AND m.seq <= :through ORDER BY m.seq
+    WHERE m.namespace_id = (SELECT namespace_id FROM sessions WHERE id = :session_id)
+      AND m.session_id = :session_id AND m.level = 'raw' AND m.seq > :after AND m.seq <= :through ORDER BY m.seq
     """
 )
 

@@ -134,7 +134,8 @@ _FACTS = (
         SELECT e.memory_id,
                (array_agg(DISTINCT e.source_id ORDER BY e.source_id))[1:{limits.HIT_EVIDENCE}] AS sources
         FROM evidence AS e JOIN memories AS said ON said.id = e.source_id
-        WHERE said.session_id = :session_id AND said.level = 'raw' AND said.seq > :after AND said.seq < :before
+        WHERE said.namespace_id = (SELECT namespace_id FROM sessions WHERE id = :session_id)
+          AND said.session_id = :session_id AND said.level = 'raw' AND said.seq > :after AND said.seq < :before
         GROUP BY e.memory_id
     ) AS edges ON edges.memory_id = m.id
     WHERE m.level = 'explicit'

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, TextClause, func, literal_column, select, text
+from sqlalchemy import BigInteger, ColumnElement, TextClause, func, literal_column, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -364,14 +364,18 @@ def cited_ids(tx: Transaction, session_id: int, seqs: Collection[int]) -> frozen
     return frozenset(one.id for one in cited(tx, session_id, seqs).values())
 
 
+def _said_in(session_id: int) -> tuple[ColumnElement[bool], ...]:
+    """The SQL conditions of a session's messages. The only index in the order of ``seq`` begins with the namespace."""
+    its = select(SessionRow.namespace_id).where(SessionRow.id == session_id).scalar_subquery()
+    return Memory.namespace_id == its, Memory.session_id == session_id, Memory.level == "raw"
+
+
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
     """A session's messages with ``after < seq <= through``, in the order of ``seq``.
 
     With ``limit`` the result has only the last ``limit`` of these messages.
     """
-    query = select(Memory).where(
-        Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
-    )
+    query = select(Memory).where(*_said_in(session_id), Memory.seq > after, Memory.seq <= through)
     if limit is None:
         return tx.scalars(query.order_by(Memory.seq)).all()
     return tx.scalars(query.order_by(Memory.seq.desc()).limit(limit)).all()[::-1]
@@ -388,10 +392,9 @@ def bounded(
         The messages, and whether there are others behind ``after``.
     """
     size = literal_column(answer_bytes.MESSAGE, BigInteger)
-    behind = (Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after)
     page = (
         select(Memory.id, Memory.seq, size.label("size"))
-        .where(*behind)
+        .where(*_said_in(session_id), Memory.seq > after)
         .order_by(Memory.seq.desc() if newest else Memory.seq)
         .limit(most + 1)
         .subquery()
@@ -413,7 +416,7 @@ def unread(tx: Transaction, session_id: int, after: int, before: int) -> list[tu
     """The messages with ``after < seq < before``, without their texts: (``seq``, tokens of the content)."""
     query = (
         select(Memory.seq, Memory.tokens)
-        .where(Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq < before)
+        .where(*_said_in(session_id), Memory.seq > after, Memory.seq < before)
         .order_by(Memory.seq)
     )
     return [(seq or 0, tokens) for seq, tokens in tx.execute(query)]

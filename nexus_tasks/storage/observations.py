@@ -387,6 +387,7 @@ def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> 
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
         .where(
+            Memory.namespace_id == ObservationLog.namespace_id,
             Memory.session_id == ObservationLog.session_id,
             Memory.level == "raw",
             Memory.role != "system",

@@ -130,7 +130,10 @@ def backlog(tx: Transaction, session_id: int) -> SessionBacklog:
 def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
     """Count the messages after the session's last digest, as (number of messages, estimated tokens)."""
     query = select(func.count(), func.coalesce(func.sum(Memory.tokens), 0)).where(
-        Memory.session_id == session.id, Memory.level == "raw", Memory.seq > session.digest_end_seq
+        Memory.namespace_id == session.namespace_id,
+        Memory.session_id == session.id,
+        Memory.level == "raw",
+        Memory.seq > session.digest_end_seq,
     )
     messages, tokens = tx.execute(query).one()
     return int(messages), int(tokens)
@@ -156,10 +159,11 @@ def listed(tx: Transaction, namespace_id: int, prefix: str, *, limit: int, offse
 # The columns of a `SaidMessage`. Whole rows as objects of the ORM take 6 times as long.
 _SAID = """
     SELECT id, external_id, seq, coalesce(author, '') AS author, role, occurred_at, content, tool_calls, data
-    FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after AND seq < :before
+    FROM memories
+    WHERE namespace_id = :namespace_id AND session_id = :session_id AND level = 'raw' AND seq > :after AND seq < :before
     """
 _SAID_FIELDS = tuple(field.name for field in fields(SaidMessage))
-_AMONG = "AND namespace_id = :namespace_id AND message_key = ANY(CAST(:keys AS text[]))"
+_AMONG = "AND message_key = ANY(CAST(:keys AS text[]))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +202,9 @@ def _page(tx: Transaction, session: SessionRow, wanted: Page) -> tuple[list[Said
     A page ends before ``limit`` messages when these have more than 16 MB of text (see ``answer_bytes.py``).
     """
     values: dict[str, Any] = {"after": wanted.after, "before": wanted.before, "limit": wanted.limit + 1}
-    values |= {"session_id": session.id}
+    values |= {"namespace_id": session.namespace_id, "session_id": session.id}
     if wanted.ids is not None:
-        values |= {"namespace_id": session.namespace_id, "keys": [f"id:{as_stored(one)}" for one in wanted.ids]}
+        values["keys"] = [f"id:{as_stored(one)}" for one in wanted.ids]
     order = f"ORDER BY seq {'DESC' if wanted.newest else 'ASC'} LIMIT :limit"
     page = f"{_SAID} {_AMONG if wanted.ids is not None else ''} {order}"
     rows = tx.execute(text(answer_bytes.beginning(page, answer_bytes.MESSAGE)), values).all()

@@ -71,7 +71,7 @@ def find(
     ranked = _above_floor(found, embedder)
     rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], longest=longest)
     best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]
-    best = [row for row in best if row.confidence >= least.get(row.level, 0)]
+    best = [row for row in best if row.pinned or row.confidence >= least.get(row.level, 0)]
     best = _without_echoes(tx, wanted.namespace_id, best)
     asked = frozenset(content_words(query))
     touching = [row for row in best if row.level in ("derived", "contradiction") and _touches(asked, row)]

@@ -319,7 +319,9 @@ def _between(within: str, limit: int) -> TextClause:
 _SAID_LAST = text(
     f"""
     SELECT {_BEGINNINGS} FROM (
-        SELECT * FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after
+        SELECT * FROM memories
+        WHERE namespace_id = (SELECT namespace_id FROM sessions WHERE id = :session_id)
+          AND session_id = :session_id AND level = 'raw' AND seq > :after
           AND (expires_at IS NULL OR expires_at > now())
         ORDER BY seq DESC LIMIT :limit
     ) AS m
