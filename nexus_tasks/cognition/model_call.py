@@ -135,7 +135,8 @@ def _enter_in_ledger(
         except Transient as error:
             if isinstance(error, StorageMisconfigured) or time.monotonic() >= deadline:
                 raise
-            log.warning("A model's answer could not be stored, it is tried again: %s", error)
+            if not again:
+                log.warning("A model's answer could not be stored, it is tried again for %.0f s: %s", PATIENCE, error)
             again = True
             time.sleep(TRY_AGAIN_AFTER)  # Postgres does not tell when it is back
     resources.note_call(call)

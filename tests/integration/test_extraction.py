@@ -124,7 +124,6 @@ def test_a_long_session_is_read_in_batches(claude: Callable[..., Sandbox], stand
     assert [n for n in range(1, 47) if f"Thing {n} is" not in kept] == []
 
 
-@pytest.mark.long
 def test_a_session_is_read_a_part_at_a_time(ours: Sandbox, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, each batch read all messages behind the cursor."""
     real, longest = messages.bounded, list[int]()
@@ -137,7 +136,7 @@ def test_a_session_is_read_a_part_at_a_time(ours: Sandbox, standin: StandIn, mon
     monkeypatch.setattr(messages, "bounded", watched)
     monkeypatch.setattr(batch, "MOST_READ", 6)
     said = [{"role": "system", "content": f"Rule {n}.", "id": f"s{n}"} for n in range(8)]
-    say(*turns(20), *said, *turns(20, 21))
+    say(*turns(20), *said, *turns(20, 21), end=True)
     extract()
     assert max(longest) == 6
     for purpose in ("topics", "facts"):
@@ -146,6 +145,7 @@ def test_a_session_is_read_a_part_at_a_time(ours: Sandbox, standin: StandIn, mon
     assert cursors(ours)[:2] == (48, 48)
 
 
+@pytest.mark.long
 def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_repeats(
     ours: Sandbox, standin: StandIn
 ) -> None:
