@@ -79,6 +79,16 @@ def test_among_many_facts_the_nearest_ones_are_the_same(
     assert nearest()[wording("two goats in")][0] in {wording("Ada and Bob"), wording("donkey")}
 
 
+def test_among_many_facts_without_vectors_the_nearest_are_found_by_their_words(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is after a change of the embedder, until all memories have vectors of the new one."""
+    know(*SAID)
+    monkeypatch.setattr(reading, "NARROW", 3)
+    here.sql("DELETE FROM embeddings WHERE memory_id NOT IN (SELECT id FROM memories WHERE content LIKE '%honey%')")
+    assert set(nearest()[wording("two goats in")]) == {wording("Ada and Bob"), wording("donkey")}
+
+
 def test_a_fact_without_a_vector_is_found_by_its_words(here: Sandbox) -> None:
     know(*SAID)
     here.sql("DELETE FROM embeddings WHERE memory_id IN (SELECT id FROM memories WHERE content LIKE '%goats%')")

@@ -14,6 +14,7 @@ import numpy as np
 
 from nexus_tasks.cognition.retrieval.bm25_word_weights import inverse_document_frequency
 from nexus_tasks.cognition.retrieval.fusion import Scores, known_cosines, standardised, vector_weight
+from nexus_tasks.cognition.retrieval.search import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
@@ -33,7 +34,8 @@ def nearest_facts(
 
     Up to 2,000 active facts are read once, and each of ``facts`` is compared with them. In a perspective with more
     active facts, each of ``facts`` is compared with the 50 whose vectors are nearest to its own. So the cost grows with
-    the number of ``facts``, not of pairs.
+    the number of ``facts``, not of pairs. While most memories have no vector of the embedder, a search for each of
+    ``facts`` finds the nearest by their words.
 
     Args:
         facts: the wording of each fact, by the fact's id.
@@ -55,7 +57,10 @@ def nearest_facts(
             for words, similar in zip(_word_scores(few), few.cosines, strict=True)
         ]
     else:
-        near, memories = read_near(tx, scope, embedder.name, wordings, vectors, max(NEAR, count + 1))
+        read = read_near(tx, scope, embedder.name, wordings, vectors, max(NEAR, count + 1))
+        if read is None:
+            return {i: _searched(tx, embedder, wanted, i, wording, count) for i, wording in facts.items()}
+        near, memories = read
         scored = [
             (one.ids, standardised(_words_of_near(one, memories)) + weight * standardised(one.cosines)) for one in near
         ]
@@ -64,6 +69,11 @@ def nearest_facts(
         best = ids[np.lexsort((ids, -scores.round(9)))[: count + 1]].tolist()
         found[fact_id] = [i for i in best if i != fact_id][:count]
     return found
+
+
+def _searched(tx: Transaction, embedder: Embedder, wanted: Filter, fact_id: int, wording: str, count: int) -> list[int]:
+    near = ranking(tx, embedder, wanted, wording, count + 1, collapsed=False)
+    return [one.id for one in near.best if one.id != fact_id][:count]
 
 
 def _word_scores(few: FewMemories) -> Scores:

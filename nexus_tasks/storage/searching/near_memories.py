@@ -46,8 +46,11 @@ class NearMemories:
 
 def read_near(
     tx: Transaction, scope: Scope, model: str, texts: Sequence[str], vectors: Vectors, most: int
-) -> tuple[list[NearMemories], int]:
+) -> tuple[list[NearMemories], int] | None:
     """The ``most`` memories that pass a filter and are nearest to each text, and how many memories the namespace has.
+
+    ``None`` when fewer than half of the namespace's memories have a vector of the model, as after a change of the
+    model. The vectors cannot choose then.
 
     Args:
         model: the name of the embedding model.
@@ -59,6 +62,8 @@ def read_near(
     keys = [key for of_text in words for key in of_text]
     named = {"namespace_id": namespace_id, "model": model, "index": index_name(namespace_id, model)}
     memories, compared, has_index, counted = tx.execute(_TOTALS, {**named, "keys": sorted(set(keys))}).one()
+    if 2 * compared < memories:
+        return None
     known = dict(counted or ())
     count, dimensions = vectors.shape
     indexed = has_index and compared > MOST_UNINDEXED
