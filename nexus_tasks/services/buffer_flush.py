@@ -16,9 +16,20 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
 from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import BufferError, InvalidInput, NamespaceMoved, NamespaceMoving, NotFound
+from nexus_tasks.errors import (
+    BufferError,
+    InvalidInput,
+    NamespaceMoved,
+    NamespaceMoving,
+    NotFound,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.storage import namespaces, tenancy
@@ -31,6 +42,7 @@ if TYPE_CHECKING:  # a search stores the buffer only when something waits in it
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds; the client's calls check the buffer's folder at most once in this time
+_BRIEFLY = "SET LOCAL lock_timeout = 1000"  # milliseconds; the longest wait of a call that is about something else
 _AT_ONCE = 100  # the most segments (sealed files of the buffer) of one session that one transaction stores
 
 
@@ -50,6 +62,7 @@ class StoreReport:
     waiting: int = 0  # events of a coding agent's hook whose message is not in the agent's transcript yet
     unknown: int = 0  # entries of a type that this release does not know; they wait for a newer release
     elsewhere: int = 0  # entries of namespaces that move to another cell, or have moved; they stay in the buffer
+    locked: int = 0  # entries of namespaces that another transaction keeps locked, such as an import; they stay too
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -114,7 +127,7 @@ def store_pending(deployment: Deployment) -> None:
             # when they cannot be stored. Workers store those.
             allowed = tenancy.limit()
             with tenancy.unlimited():  # a namespace may be new
-                store_buffer(deployment, allowed=allowed)
+                store_buffer(deployment, allowed=allowed, briefly=True)
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()
@@ -126,6 +139,7 @@ def store_buffer(
     wait: bool = False,
     buffer: SessionBuffer | None = None,
     allowed: Collection[str] | None = None,
+    briefly: bool = False,
 ) -> StoreReport:
     """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
 
@@ -137,6 +151,7 @@ def store_buffer(
         wait: while another process stores the buffer, wait until that process has finished. Without ``wait`` this call
             then returns at once, and its report has ``busy`` set.
         allowed: store and report only the entries of these namespaces. Default: those of all.
+        briefly: wait at most a second for a namespace that another transaction keeps locked. Its entries stay.
 
     Returns:
         The numbers of stored messages and deleted entries, and the entries that could not be stored.
@@ -154,10 +169,15 @@ def store_buffer(
         report.damages += recovery.damages
         whose = attrgetter("agent", "session", "start_id")
         by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
+        locked = set[str]()  # the namespaces
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
-                _store(deployment, buffer, segments[first : first + _AT_ONCE], report)
+                some = segments[first : first + _AT_ONCE]
+                if some[0].agent not in locked and _store(deployment, buffer, some, report, briefly=briefly):
+                    continue
+                locked.add(some[0].agent)
+                report.locked += sum(len(segment.entries) for segment in some)
     return report
 
 
@@ -165,11 +185,21 @@ def _since(segments: Sequence[Segment]) -> float:
     return min((entry.time for segment in segments for entry in segment.entries[:1]), default=0.0)
 
 
-def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
-    waiting = _store_each(deployment, buffer, segments, report)
+def _store(
+    deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport, *, briefly: bool
+) -> bool:
+    """Store entries of one session. Returns ``False`` when another transaction keeps what they need locked."""
+    try:
+        waiting = _store_each(deployment, buffer, segments, report, briefly=briefly)
+    except Transient as error:
+        if isinstance(error, StorageUnavailable) or not isinstance(error.__cause__, DBAPIError):
+            raise  # the entries of other namespaces would fail as well
+        log.warning("The entries of %s stay in the buffer: %s", segments[0].agent, error)
+        return False
     if waiting is not None:
         done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
         report.entries += buffer.acknowledge(done)
+    return True
 
 
 def _store_each(
@@ -178,12 +208,15 @@ def _store_each(
     segments: Sequence[Segment],
     report: StoreReport,
     patience: float | None = None,
+    *,
+    briefly: bool = False,
 ) -> set[int] | None:
     """Store entries of one session. Returns the ``entry_seq`` of those that wait; ``None``: none can be stored here."""
     entries = [(segment, entry) for segment in segments for entry in segment.entries]
     waiting = set[int]()
     try:
-        waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report, patience)
+        together = [entry for _, entry in entries]
+        waiting = _store_entries(deployment, segments[0], together, report, patience, briefly=briefly)
     except (NamespaceMoving, NamespaceMoved) as error:
         # `services/cells/buffers.py` stores them in the other cell.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
@@ -192,7 +225,7 @@ def _store_each(
     except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:
             try:
-                waiting |= _store_entries(deployment, segment, [entry], report, patience)
+                waiting |= _store_entries(deployment, segment, [entry], report, patience, briefly=briefly)
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
     unknown = sum(not _is_known(entry) for _, entry in entries)
@@ -310,7 +343,13 @@ def release(buffer: SessionBuffer, name: str | None = None, *, allowed: Collecti
 
 
 def _store_entries(
-    deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport, patience: float | None
+    deployment: Deployment,
+    segment: Segment,
+    entries: Sequence[Entry],
+    report: StoreReport,
+    patience: float | None,
+    *,
+    briefly: bool,
 ) -> set[int]:
     """Store entries of one session in one transaction. See :func:`hook_events.settle` for ``patience``.
 
@@ -332,6 +371,8 @@ def _store_entries(
     clean = [without_secrets(call.messages) for call in calls]
     of_turn = without_secrets(turn.messages)
     with deployment.database.transaction() as tx:
+        if briefly:
+            tx.execute(text(_BRIEFLY))
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
         before = writer.session()
         # A coding agent loses its old messages at a compaction, so its sessions are observed, unless somebody has said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, worker
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.services import buffer_entries, buffer_flush
+from nexus_tasks.storage import namespaces
 from tests import commandline
 from tests.commandline import nexus
 from tests.sandbox import Sandbox, app, eventually
@@ -220,6 +223,27 @@ def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer
         assert mine
         assert buffer_flush.store_buffer(default_deployment()).busy
     assert buffer.pending()
+
+
+def test_a_namespace_that_an_import_keeps_locked_holds_up_no_other(here: Sandbox, buffer: SessionBuffer) -> None:
+    client = Nexus()
+    client.create_namespace("other")
+    buffer.append("arriving", "chat", "The first to wait.")
+    buffer.append("arriving", "talk", "Of the same namespace.")
+    buffer.append("other", "chat", "I like juniper berries.")
+    with default_deployment().database.transaction() as importing:
+        importing.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        namespaces.ensure(importing, "arriving")
+        began = time.monotonic()
+        assert [found.content for found in client.search("other", "juniper berries", limit=1)] == [
+            "I like juniper berries."
+        ]
+        assert time.monotonic() - began < 7.0  # one wait of a second, and not LOCK_TIMEOUT_MS for each session
+        report = buffer_flush.store_buffer(default_deployment(), briefly=True)
+        assert (report.locked, report.stored) == (2, 0)
+    assert buffer_flush.store_buffer(default_deployment()).stored == 2
+    assert set(said(here)) >= {"The first to wait.", "Of the same namespace."}
+
 
 
 def test_a_buffer_that_cannot_be_read_keeps_nobody_from_storing(

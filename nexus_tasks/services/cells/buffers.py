@@ -47,18 +47,21 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
         looked_at.clear()
     looked_at[whose] = time.monotonic()
     try:
-        store_all(cells, allowed=allowed)
+        store_all(cells, allowed=allowed, briefly=True)
     except NexusError as error:
         log.warning("The session buffers of the cells are not stored yet: %s", error)
 
 
-def store_all(cells: Cells, *, wait: bool = False, allowed: Collection[str] | None = None) -> StoreReport:
+def store_all(
+    cells: Cells, *, wait: bool = False, allowed: Collection[str] | None = None, briefly: bool = False
+) -> StoreReport:
     """Store each buffered message in the cell of its namespace.
 
     Args:
         cells: the cells.
         wait: wait for another process that stores the buffer.
         allowed: store only the messages of these namespaces. Default: those of all.
+        briefly: as for :func:`buffer_flush.store_buffer`.
 
     Raises:
         StorageUnavailable: the directory does not answer. Namespaces whose cell is away or not known are skipped.
@@ -74,7 +77,11 @@ def store_all(cells: Cells, *, wait: bool = False, allowed: Collection[str] | No
                 cells.check(name)
                 with tenancy.unlimited():
                     done = buffer_flush.store_buffer(
-                        cells.deployments[name], wait=wait, buffer=deployment.buffer, allowed=namespaces
+                        cells.deployments[name],
+                        wait=wait,
+                        buffer=deployment.buffer,
+                        allowed=namespaces,
+                        briefly=briefly,
                     )
             except BufferError:
                 raise
@@ -119,7 +126,7 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
 
 
 def _add(report: StoreReport, done: StoreReport) -> None:
-    for name in ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere"):
+    for name in ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere", "locked"):
         setattr(report, name, getattr(report, name) + getattr(done, name))
     report.busy = report.busy or done.busy
     report.damages += done.damages
