@@ -112,7 +112,9 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
     nexus = connect()
     if path == STANDARD and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # an export is UTF-8 in every locale
-    with working(f"reading {path}"), explain_interrupt(lambda: "Nothing of the file is stored."):
+    # Ctrl-C may come during the commit, or after it, while the statistics are renewed.
+    which = f"Either all of {path} is stored or nothing: see `nexus sessions list --namespace {namespace}`."
+    with working(f"reading {path}"), explain_interrupt(lambda: which):
         receipt = nexus.import_(namespace, sys.stdin if path == STANDARD else path)
     if json:
         emit(receipt)

@@ -19,7 +19,7 @@ from nexus_tasks import Nexus, files
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.files import write_atomic
-from nexus_tasks.storage import topics
+from nexus_tasks.storage import statistics, topics
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.sandbox import Sandbox
@@ -145,6 +145,25 @@ def test_a_dash_is_the_standard_output_and_input(
     monkeypatch.setattr(sys, "stdin", io.StringIO(told.stdout))
     assert nexus("import", "-", "--namespace", "copy").returncode == 0
     assert spoken.sql("SELECT content FROM memories ORDER BY id") == [("I moved to Lisbon.",)] * 2
+
+
+@pytest.mark.usefixtures("spoken")
+def test_an_import_that_is_interrupted_after_its_commit_does_not_deny_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "memory.jsonl"
+    assert nexus("export", str(path), "--namespace", NAMESPACE).returncode == 0
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(statistics, "MANY", 1)
+    monkeypatch.setattr(statistics, "analyze", interrupted)
+    told = nexus("import", str(path), "--namespace", "copy")
+    assert told.returncode == 130
+    assert Nexus().sessions("copy")
+    assert "Interrupted. Either all" in told.stderr
+    assert "nexus sessions list --namespace copy" in told.stderr
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
