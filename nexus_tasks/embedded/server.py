@@ -27,6 +27,9 @@ ORPHAN_SECONDS = 5.0
 # The longest wait until Redis can write its file. Redis tries to write again every second.
 _UNWRITABLE_SECONDS = 3.0
 
+# What Redis says of a file that is damaged before its end, for example by a power cut that leaves zeros.
+_DAMAGED = "Bad file format reading the append only file"
+
 # The errors of a connection to a unix socket. An error in NOT_LISTENING shows that no server listens. An error in
 # NO_ANSWER_YET, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. No second server may start
 # while a server runs.
@@ -200,6 +203,12 @@ def _failure(server: Server, message: str) -> EmbeddedError:
         return EmbeddedUnavailable(
             f"{message} The disk is full.",
             remedy=f"Free some space on the disk of {server.folder} (or set NEXUS_HOME elsewhere) and try again.",
+        )
+    if _DAMAGED in message:
+        return EmbeddedError(
+            message,
+            remedy=f"Move the folder {server.folder} away and try again. The workers ask again for everything that"
+            " Postgres wants.",
         )
     return EmbeddedError(message, remedy=f"Read {server.log}, correct the cause and try again.")
 

@@ -341,6 +341,20 @@ def test_torn_tail_of_the_append_only_file(home: Path) -> None:
     assert client(endpoints).dbsize() == 99
 
 
+def test_the_remedy_for_a_damaged_append_only_file_lets_redis_start(home: Path) -> None:
+    client(embedded.ensure(home)).set("kept", "17")
+    embedded.stop(home)
+    [file] = (home / "redis").glob("**/*.aof")
+    with file.open("ab") as damaged:
+        damaged.write(bytes(4096))
+    with pytest.raises(EmbeddedError, match="append only file") as caught:
+        embedded.ensure(home)
+    assert f"Move the folder {home / 'redis'} away" in caught.value.remedy
+    (home / "redis").rename(home.parent / "away")
+    assert client(embedded.ensure(home)).get("kept") is None
+    assert (home / "postgres").is_dir()
+
+
 def test_server_whose_socket_was_deleted_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ORPHAN_SECONDS", 0.2)
     endpoints = embedded.ensure(home)
