@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer.places import deployment_name
 from nexus_tasks.embedded.urls import amqp_tls, celery_url, client_url
+from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
+
+_SCHEMES = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", "redis+socket", "socket", "sentinel"))
+_CERTIFICATE_CHECKS = ("none", "optional", "required")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,7 @@ def endpoints_of(settings: Settings) -> Endpoints:
 
     Raises:
         EmbeddedError: an embedded server could not be started.
+        ConfigurationError: the setting of Redis is no address of a Redis.
     """
     if settings.database_url is None or settings.redis_url is None:
         from nexus_tasks.embedded import ensure  # imported late, because only this branch needs it
@@ -46,6 +52,11 @@ def endpoints_of(settings: Settings) -> Endpoints:
     else:
         database_url = _with_driver(settings.database_url.get_secret_value())
         redis_url = settings.redis_url.get_secret_value()
+        if fault := _fault_of_redis(redis_url):
+            raise ConfigurationError(
+                f"NEXUS_REDIS_URL is no address of a Redis: {fault}.",
+                remedy="Set it to an address such as redis://localhost:6379/0.",
+            )
     broker = settings.broker_url.get_secret_value() if settings.broker_url else redis_url
     broker, tls = amqp_tls(broker)
     return Endpoints(
@@ -77,6 +88,32 @@ def revive(settings: Settings) -> None:
         from nexus_tasks.embedded import ensure
 
         ensure(settings.home)
+
+
+def _fault_of_redis(url: str) -> str:
+    """What is wrong with the address of a Redis, without a part of it: a part may be a password. Empty: nothing is.
+
+    The clients raise errors of many types for such an address, and Celery looks for a module of the scheme's name.
+    """
+    if not url.startswith(_SCHEMES):
+        return f"it begins with none of {', '.join(_SCHEMES)}"
+    try:
+        nodes = [urlsplit(node) for node in url.split(";")] if url.startswith("sentinel:") else [urlsplit(url)]
+        for node in nodes:
+            node.port  # noqa: B018 - raises a ValueError
+    except ValueError:
+        return "its host or port cannot be read"
+    options = dict(parse_qsl(nodes[0].query))
+    database = options.get("db", options.get("virtual_host", ""))
+    if nodes[0].scheme in ("redis", "rediss", "sentinel"):
+        database = database or nodes[0].path.strip("/")
+    elif not nodes[0].path.strip("/"):
+        return "it names no socket"
+    if database and not database.isdecimal():
+        return "its database is no number"
+    if options.get("ssl_cert_reqs", "none").lower().removeprefix("cert_") not in _CERTIFICATE_CHECKS:
+        return f"its ssl_cert_reqs is none of {', '.join(_CERTIFICATE_CHECKS)}"
+    return ""
 
 
 def _with_driver(url: str) -> str:

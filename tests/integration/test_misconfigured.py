@@ -60,6 +60,39 @@ def test_a_wrong_setting_fails_and_buffers_nothing(here: Sandbox, monkeypatch: p
 
 @pytest.mark.parametrize(
     "url",
+    [
+        "localhost:6379",
+        "http://localhost:6379",
+        f"amqp://nexus:{PASSWORD}@127.0.0.1",
+        " redis://127.0.0.1:1/0",
+        f"redis://:{PASSWORD}@127.0.0.1:99999",
+        "redis://127.0.0.1:many",
+        "redis://[::1",
+        "redis://127.0.0.1:1/first",
+        "redis://127.0.0.1:1?db=first",
+        "rediss://127.0.0.1:1?ssl_cert_reqs=maybe",
+        "unix://",
+        "sentinel://one:26379;sentinel://two:many",
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [("status",), ("digest", "chat", "--namespace", "acme"), ("remember", "tea", "--namespace", "acme")]
+)
+def test_a_wrong_address_of_redis_is_named(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, url: str, command: tuple[str, ...]
+) -> None:
+    Nexus().ingest("acme", "chat", [{"content": "one"}])
+    monkeypatch.setenv("NEXUS_REDIS_URL", url)
+    with here.another():
+        told = nexus(*command, "--json")
+    error = json.loads(told.stdout)["error"]
+    assert (told.returncode, error["type"]) == (1, "ConfigurationError")
+    assert "NEXUS_REDIS_URL" in error["message"]
+    assert PASSWORD not in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
     ["postgresql://nexus@127.0.0.1:1/nexus", "postgresql://nexus@/nexus?host=/nowhere"],
     ids=["nothing listens", "no socket"],
 )
