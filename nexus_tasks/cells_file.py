@@ -29,6 +29,7 @@ from typing import Any
 from nexus_tasks.errors import ConfigurationError
 
 NAME = re.compile(r"[A-Za-z0-9_\-]{1,64}")
+_MOST_CHARACTERS = 16_000_000  # of the file, which may be a device without an end; chosen by hand
 _REMEDY = "Compare the file that NEXUS_CELLS names with docs/cells.md."
 
 
@@ -51,7 +52,7 @@ def read_cells(given: str) -> CellsFile:
         ConfigurationError: the file cannot be read, or it is not as the text above says.
     """
     try:
-        document = json.loads(given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8"))
+        document = json.loads(given if given.lstrip().startswith("{") else _text_of(given))
     except OSError as error:
         raise ConfigurationError(
             f"The file of cells {given} cannot be read: {error.strerror}.", remedy=_REMEDY
@@ -69,6 +70,11 @@ def read_cells(given: str) -> CellsFile:
         if name not in cells:
             raise _wrong(f'"{key}" names no cell')
     return CellsFile(cells=cells, **chosen)
+
+
+def _text_of(path: str) -> str:
+    with Path(path).open(encoding="utf-8") as file:
+        return file.read(_MOST_CHARACTERS)
 
 
 def _settings(name: str, settings: object) -> Mapping[str, Any]:
