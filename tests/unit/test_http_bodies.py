@@ -104,3 +104,16 @@ def test_the_pattern_of_texts_is_linear() -> None:
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput, match=re.escape("The body is not JSON") + "|dictionary"):
         bodies._checked(body, INGEST)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32-le"])
+def test_a_body_in_another_encoding_is_refused(encoding: str) -> None:
+    """In the bytes of UTF-16, a letter such as U+0122 looks like a quote, behind which no values are counted."""
+    body = json.dumps({"session_key": "\u0122", "messages": [1] * 100}, ensure_ascii=False).encode(encoding)
+    with pytest.raises(InvalidInput, match="The body is not JSON"):
+        bodies._checked(body, INGEST)
+
+
+def test_a_body_may_begin_with_a_mark_of_utf_8() -> None:
+    body = json.dumps({"session_key": "Ģ", "messages": []}, ensure_ascii=False).encode("utf-8-sig")
+    assert bodies._checked(body, INGEST).session_key == "Ģ"

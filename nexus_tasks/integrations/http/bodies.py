@@ -97,7 +97,8 @@ def _checked(body: bytes, model: TypeAdapter[Any]) -> Any:
         InvalidInput: the body is no JSON, or does not fit the model.
     """
     try:
-        given = json.loads(body)
+        # From bytes, json would also read UTF-16, in which `BodyLimit` cannot count the values.
+        given = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"The body is not JSON: {error}.") from None
     try:
