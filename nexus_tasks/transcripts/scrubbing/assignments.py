@@ -76,7 +76,7 @@ def _rules() -> tuple[_Follows, ...]:
         # {"name": "API_TOKEN", "value": "…"}, - name: API_TOKEN\n  value: …, <add key="Password" value="…"/>
         _Follows(
             lazy(
-                rf"{start}(?i:(?:parameter)?(?:name|key|id))(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?[\w.:-]{{0,40}}\Z"
+                rf"{start}(?i:(?:parameter)?(?:name|key|id|path))(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?[\w.:/-]{{0,60}}\Z"
             ),
             lazy(
                 rf"(?:{_QUOTE})?[ \t,;]{{0,6}}(?:{line_break}[ \t]{{0,40}})?"

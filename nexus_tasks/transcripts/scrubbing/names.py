@@ -12,15 +12,17 @@ from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 # Where one of these stands in a text, a name of a secret may stand.
 # "Password" in other languages. Those that begin with "passwor" are in the pattern.
 ABROAD = (
-    "kennwort", "contraseña", "contrasena", "mot de passe", "senha", "wachtwoord", "lösenord", "hasło", "пароль",
-    "密码", "密碼", "パスワード", "비밀번호", "şifre", "parola",
+    "kennwort", "contraseña", "contrasena", "mot de passe", "mot_de_passe", "senha", "wachtwoord", "lösenord", "hasło",
+    "пароль", "密码", "密碼", "パスワード", "비밀번호", "şifre", "parola", "heslo", "salasana", "jelszó", "adgangskode",
+    "passord", "лозинка", "סיסמה", "كلمة المرور", "mật khẩu",
 )  # fmt: skip
 _STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", "pw", "pepper", *ABROAD))
 _WORD = (
     rf"{'|'.join(ABROAD)}|"
     r"pass(?:w(?:or)?d|wort|phrase|code)|pswd|pwd|(?<=[_.-])pass|(?<![A-Za-z])pass(?=[\"'\\]{0,6}\s?[:=])|(?-i:(?<=[a-z])P)ass(?=[\"'\\]{0,6}\s?[:=])|secret|token|key|"
     r"credential|(?<![A-Za-z])creds?(?![a-z])|authtoken|(?<=_)auth|(?<=[\"'])auth(?=[\"'\\])|(?<![A-Za-z])psk(?![a-z])|(?-i:(?<=[a-z])P)sk(?![A-Za-z])|"
-    r"(?<=[_.-])pw(?![A-Za-z])|(?-i:(?<=[a-z])P)w(?![A-Za-z])|(?<=[_.-])pepper|(?-i:(?<=[a-z])P)epper"
+    r"(?<=[_.-])pw(?![A-Za-z])|(?-i:(?<=[a-z])P)w(?![A-Za-z])|(?<![A-Za-z0-9])pw(?=[\"'\\]{0,6}\s?[:=])|"
+    r"(?:(?<=db)|(?<=user)|(?<=root)|(?<=admin)|(?<=bind))(?:pass|pw)(?=[\"'\\]{0,6}\s?[:=])|(?<=[_.-])pepper|(?-i:(?<=[a-z])P)epper"
 )
 # The word `key` tells of a secret only behind one of these.
 _BEFORE_KEY = lazy(

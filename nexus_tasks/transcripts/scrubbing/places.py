@@ -18,8 +18,8 @@ from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 # --- addresses: postgres://user:password@host -------------------------------------------------------------------------
 @cache
 def _authority() -> re.Pattern[str]:
-    # A password may contain an unescaped @. The password therefore ends at the last @ before the path.
-    return re.compile(r"://([^\s/?#'\"<>@:\\]{0,200}):([^\s/?#'\"<>\\]{1,300})@")
+    # A password may contain an unescaped @ or #. The password therefore ends at the last @ before the path.
+    return re.compile(r"://([^\s/?#'\"<>@:\\]{0,200}):(?!\d{1,5}#)([^\s/?'\"<>\\]{1,300})@")
 
 
 @cache
@@ -32,12 +32,20 @@ def _databases() -> re.Pattern[str]:
 
 
 @cache
+def _without_scheme() -> re.Pattern[str]:
+    """The address of a database as Go writes it: user:password@tcp(host:3306)."""
+    return re.compile(r"(?<![^\s\"'`=])([\w.-]{1,60}):([^\s\"'`@]{1,200})@(?=(?:tcp|unix)\()")
+
+
+@cache
 def _user_only() -> re.Pattern[str]:
     return re.compile(r"://([A-Za-z0-9_-]{20,300})@")
 
 
 def scrub_urls(text: str) -> str:
     """``text`` without the passwords in addresses. A user name is also replaced if it looks like a token."""
+    if "@tcp(" in text or "@unix(" in text:
+        text = _without_scheme().sub(_without_password, text)
     if "://" not in text or "@" not in text:
         return text
     for pattern in (_authority(), _databases()):
@@ -97,7 +105,7 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         (
             "password",
             ("curl",),
-            rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-u|--user)[\s=]{{0,3}}){quote}[^\s:\"'\\]{{1,100}}:([^\s\"'\\]{{1,200}})",
+            rf"(?:\bcurl\b(?:[^\n|;]|(?<=\\)\n){{0,300}}?\s(?:-u|--user|-U|--proxy-user)[\s=]{{0,3}}){quote}[^\s:\"'\\]{{1,100}}:([^\s\"'\\]{{1,200}})",
         ),
         # A key in the place of the user, with no password, as Stripe and others take it.
         (
@@ -131,8 +139,19 @@ def _credential_patterns() -> tuple[_Credential, ...]:
                 "beeline",
                 "isql",
                 "rdesktop",
+                "zip -",
+                "ipmitool",
+                "mosquitto_",
+                "hydra",
+                "crackmapexec",
+                "netexec",
+                "evil-winrm",
+                "cypher-shell",
+                "ncftp",
+                "security ",
             ),
-            rf"\b(?:docker|podman|helm|az|oc|mongosh?|mongodump|mongorestore|cqlsh|beeline|isql|rdesktop|ldap\w{{1,10}}|sqlcmd|unzip|zip|7z|htpasswd|smbclient)\b"
+            rf"\b(?:docker|podman|helm|az|oc|mongosh?|mongodump|mongorestore|cqlsh|beeline|isql|rdesktop|ldap\w{{1,10}}|sqlcmd|unzip|zip|7z|htpasswd|smbclient|"
+            r"ipmitool|mosquitto_[a-z]{3}|hydra|crackmapexec|netexec|evil-winrm|cypher-shell|ncftp\w{0,4}|security)\b"
             rf"[^\n|;]{{0,200}}?\s(?:-p|-P|-w|-U\s{{0,2}}[\w.]{{1,40}}%)\s{{0,3}}{quote}(?=[^\s]{{0,100}}[0-9!@#%^&*])([^\s\"'\\:/]{{6,200}})(?=\s|[\"'\\]|\Z)",
         ),
         (
@@ -181,8 +200,8 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         ),
         (
             "password",
-            ("requirepass", "masterauth"),
-            r"\b(?:requirepass|masterauth)\s{1,4}\\{0,4}[\"']?(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})",
+            ("requirepass", "masterauth", "bindpw", "rootpw", "auth_pass", "serverpassword"),
+            r"\b(?:requirepass|masterauth|bindpw|rootpw|auth_pass|ServerPassword)\s{1,4}\\{0,4}[\"']?(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})",
         ),
         ("password", ("acl setuser",), r"(?i:acl setuser)\s[^\n>\\]{0,100}>([^\s\"'\\]{3,200})"),
         # other commands and settings
@@ -207,7 +226,7 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         (
             "password",
             ("sqlplus ", "expdp ", "impdp "),
-            r"\b(?:sqlplus|expdp|impdp)\s{1,4}(?:-\w{1,3}\s{1,4})?[\w.]{1,60}/([^\s\"'\\/@]{3,200})@",
+            r"\b(?:sqlplus|expdp|impdp)\s{1,4}(?:-\w{1,3}\s{1,4})?[\w.]{1,60}/\\{0,4}\"?([^\s\"'\\/@]{3,200})\\{0,4}\"?@",
         ),
         ("password", ("openssl enc",), r"\bopenssl enc\b[^\n|;]{0,200}?\s-k\s{1,4}\\{0,4}[\"']?([^\s\"'\\]{3,200})"),
         (
@@ -314,8 +333,8 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         ),
         (
             "password",
-            ("plink ", "pscp ", "putty "),
-            rf"\b(?:plink|pscp|putty)\s[^\n|;]{{0,100}}?-pw[ \t]{{1,3}}{quote}([^\s\"'\\]{{3,200}})",
+            ("plink ", "pscp ", "putty ", "mqtt "),
+            rf"\b(?:plink|pscp|putty|mqtt)\s[^\n|;]{{0,100}}?-pw[ \t]{{1,3}}{quote}([^\s\"'\\]{{3,200}})",
         ),
         (
             "password",
@@ -329,6 +348,39 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             ("az keyvault secret set", "ssm put-parameter", "create-secret"),
             rf"\b(?:az keyvault secret set|ssm put-parameter|secretsmanager create-secret)\b"
             rf"[^\n|;]{{0,200}}?--(?:value|secret-string)[= ]{quote}([^\s\"'\\]{{4,300}})",
+        ),
+        ("password", ("psk ", "eap "), r"\b(?:PSK|EAP)\s{1,4}\\{0,4}\"([^\s\"\\]{4,200})\\{0,4}\""),
+        (
+            "password",
+            ("wpa_passphrase ",),
+            rf"\bwpa_passphrase[ \t]{{1,3}}\S{{1,60}}[ \t]{{1,3}}{quote}([^\s\"'\\]{{8,63}})",
+        ),
+        (
+            "password",
+            ("net use ",),
+            r"(?i:net use)[ \t]{1,3}(?:[A-Za-z*]:?[ \t]{1,3})?\\{2,8}[^\s]{1,100}[ \t]{1,3}"
+            r"(?!/)([^\s\"'*\\]{4,200})(?=[ \t]{1,3}/user)",
+        ),
+        ("password", ("+login ",), r"\+login[ \t]{1,3}\S{1,60}[ \t]{1,3}(?![+-])([^\s\"'\\]{4,200})"),
+        # what programs print: mysqld --initialize, elasticsearch-reset-password, GitHub's runner
+        (
+            "password",
+            ("temporary password",),
+            r"temporary password is generated for [^\s:]{1,100}: ([^\s\"'\\]{4,200})",
+        ),
+        (
+            "password",
+            ("password for the ",),
+            rf"(?i:password for the) \[?\w{{1,40}}\]? user \([^()\n]{{1,200}}\):(?:\s|{line}){{1,8}}"
+            r"([^\s\"'\\]{6,200})",
+        ),
+        ("secret", ("::add-mask::",), r"::add-mask::(?!\$)([^\s\"'\\]{4,4000})"),
+        # words of a command in a list: "--password", "…"
+        (
+            "password",
+            ("--",),
+            r"(?<=[\"'])--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|auth-?key)"
+            r"\\{0,4}[\"']\s{0,4},\s{0,20}\\{0,4}[\"'](?=[^\s\"']{0,100}[0-9!@#%^&*])([^\s\"'\\$<-][^\s\"'\\]{3,300})(?=\\{0,4}[\"'])",
         ),
         ("password", ("7z ", "7za "), rf"\b7za?\s[^\n|;]{{0,200}}?\s-p{quote}([^\s\"'\\]{{3,200}})(?=[\s\"'\\]|\Z)"),
         (

@@ -90,12 +90,19 @@ _KEY_NAME = lazy(rf"{_KEY}\b", re.IGNORECASE)
 def _told() -> re.Pattern[str]:
     """ "password for the router is X", "password: X", "password to X", "PIN is 1234"."""
     return re.compile(
-        rf"(?P<noun>{_NOUN})\b(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{{1,40}}?)?"
+        rf"(?P<noun>{_NOUN})\b\*{{0,3}}(?:\s?[(\[][\w .@'’-]{{1,30}}[)\]])?"
+        r"(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{1,40}?)?"
         r"(?P<verb>\s++(?:is|was|ist|war|lautet|es|est|é|è|это|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|from|with\s++the\s++value|=)(?:\s*+:)?"
-        r"|\s*+[:=]|\?(?:\s|\\n){1,4}+\w{1,20}:|\s++\((?:it['’]?s|it\s+is|that\s+is|now)|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is))\s++"
+        r"|\s*+[:=](?=\*{0,3}\s)|\?(?:\s|\\n){1,4}+\w{1,20}:|\s++\((?:it['’]?s|it\s+is|that\s+is|now)|\?(?:\s|\\n){1,4}+(?:it['’]?s|it\s+is|that['’]?s|that\s+is))\*{0,3}\s++"
         rf"(?:(?:now|still|just|currently|set\s++to)\s++)?{_OPEN}(?P<value>\S{{3,80}})",
         re.IGNORECASE,
     )
+
+
+@cache
+def _pointed() -> re.Pattern[str]:
+    """ "password → X", and a row of a table without a header: "| password | X |"."""
+    return re.compile(rf"(?:{_NOUN})\b\*{{0,3}}\s*+(?:→|->|=>|\|)\s*+{_OPEN}(?P<value>[^\s|]{{5,80}})", re.IGNORECASE)
 
 
 @cache
@@ -147,7 +154,7 @@ def _told_key_abroad() -> re.Pattern[str]:
 def _adjacent() -> re.Pattern[str]:
     """ "password X", "the passphrase X"; the value has a digit."""
     return re.compile(
-        rf"(?:password|passwd|passphrase|passcode|pwd)[^\S\t]++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
+        rf"(?:password|passwd|passphrase|passcode|pwd|pw)[^\S\t]++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
         re.IGNORECASE,
     )
 
@@ -197,6 +204,18 @@ def _phrase() -> re.Pattern[str]:
     )
 
 
+@cache
+def _codes() -> re.Pattern[str]:
+    """ "recovery codes: 25b02-25cf7 63c2f-e5102", "license key 3CQ2M-LY9IJ-DG119": letters and digits in groups."""
+    code = r"[A-Za-z0-9]{4,8}(?:-[A-Za-z0-9]{4,8}){1,8}"
+    return re.compile(
+        r"(?:recovery|backup|licen[sc]e)[ _-]?(?:codes?|keys?)\\{0,4}[\"']?\s{0,3}"
+        r"(?:is|are|[:=]|)\s{0,3}[\[\"'`\\]{0,6}"
+        rf"(?P<value>(?=[^\s]{{0,40}}[0-9]){code}(?:[\s,;\"'\\]{{1,6}}{code}){{0,30}})(?![\w-])",
+        re.IGNORECASE,
+    )
+
+
 def scrub_sentences(text: str) -> str:
     """``text`` without the passwords that its sentences tell."""
     parts, done = list[str](), 0
@@ -220,6 +239,9 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
         for abroad in (_told_abroad().match(text, at), _told_east().match(text, at)):
             if abroad and looks_like_a_password(_bare(abroad["value"].rstrip("»”“"))):
                 return _span(abroad, "password")
+        pointed = _pointed().match(text, at)
+        if pointed and _stands_out(_bare(pointed["value"])):
+            return _span(pointed, "password")
         grouped = _grouped().match(text, at)
         if grouped:
             return *grouped.span("value"), "password"
@@ -240,6 +262,8 @@ def _password_at(text: str, at: int, earliest: int) -> tuple[int, int, str] | No
     group = "with" if pair and pair["with"] else "value"
     if pair and looks_like_a_password(_bare(pair[group])):
         return _span(pair, "password", group)
+    if codes := _codes().match(text, at):
+        return *codes.span("value"), "recovery code"
     phrase = _phrase().match(text, at)
     return (*phrase.span("value"), "seed phrase") if phrase else None
 

@@ -29,6 +29,7 @@ _UUID = r"[a-f0-9]{8}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{12}"
 
 FORMATS = (
     Format("nexus token", ("nexus_",), r"nexus_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"),  # an access token of a namespace
+    Format("k3s token", ("::server:", "::node:"), r"K10[0-9a-f]{64}::(?:server|node):[0-9A-Za-z]{16,}", inner=True),
     # models and their tools
     Format("anthropic key", ("sk-ant-",), r"sk-ant-[A-Za-z0-9_-]{16,}"),
     Format(
