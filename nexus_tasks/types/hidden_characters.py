@@ -1,7 +1,8 @@
 """Make characters visible, or remove them, that control a terminal or hide text from a reader.
 
 Stored text comes from users, tools and web pages. An escape sequence in it could rewrite a terminal's screen. Bidi
-overrides change the order in which a line is shown. Tag characters are invisible to people, and models read them.
+overrides change the order in which a line is shown. Tag characters, runs of variation selectors or of joiners, and
+invisible signs of mathematics are invisible to people, and models read what is spelled with them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, 
 _BIDI = (
     "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides, isolates; the marks of Arabic and Hebrew text are harmless
 )
-_TAGS = "\U000e0000-\U000e007f"
-_HIDDEN = re.compile(f"[{_CONTROLS}{_BIDI}{_TAGS}]")
+_TAGS = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tags, and code points without a sign
+_INVISIBLE = "\u2061-\u2064\u206a-\u206f"  # signs of mathematics, and formats that Unicode gave up
+# A selector chooses the form of one sign before it, and the selectors beyond the sixteenth that of an ideograph.
+_SELECTORS, _OF_IDEOGRAPHS = "\ufe00-\ufe0f", "\U000e0100-\U000e01ef"
+_IDEOGRAPHS = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_JOINERS = "\u200b-\u200d\u2060\ufeff"  # in a word or an emoji each stands alone
+_HIDDEN = re.compile(
+    f"[{_CONTROLS}{_BIDI}{_TAGS}{_INVISIBLE}]|(?<![{_IDEOGRAPHS}])[{_OF_IDEOGRAPHS}]"
+    f"|(?<=[{_SELECTORS}{_OF_IDEOGRAPHS}])[{_SELECTORS}]|(?<=[{_JOINERS}])[{_JOINERS}]"
+)
 
 
 def show_hidden(text: str) -> str:
