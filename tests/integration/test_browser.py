@@ -22,7 +22,7 @@ from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.serving import peers
 from nexus_tasks.integrations.serving.listening import LOOPBACK
 from nexus_tasks.types import TOKEN_SCOPES
-from nexus_tasks.types.hidden_characters import show_hidden
+from nexus_tasks.types.hidden_characters import strip_hidden
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.served import served
 from tests.sandbox import Sandbox
@@ -147,11 +147,12 @@ def test_every_reason_to_wait_is_explained() -> None:
 
 def test_the_page_shows_the_same_characters_as_the_commands() -> None:
     script = (ROOT / "nexus_tasks/integrations/http/browser/dom.js").read_text(encoding="utf-8")
-    [pattern] = re.findall(r"const HIDDEN = /(.*)/g;", script)
-    single, tags = pattern.split("|")
-    for code in range(0x3000):
-        assert bool(re.fullmatch(single, chr(code))) == (show_hidden(chr(code)) != chr(code)), hex(code)
-    assert tags == r"\udb40[\udc00-\udc7f]"  # U+E0000 to U+E007F in UTF-16
+    [pattern] = re.findall(r"const HIDDEN =\s+/(.*)/gu;", script)
+    pattern = re.compile(re.sub(r"\\u\{(\w+)\}", lambda code: f"\\U{code[1]:>08}", pattern))
+    for before in ("", "a", "葛", "\ufe0f", "\u200d", "\U000e0100"):
+        for code in (*range(0x3000), *range(0xFE00, 0xFF00), *range(0xE0000, 0xE1000)):
+            text = before + chr(code)
+            assert pattern.sub("", text) == strip_hidden(text), (before, hex(code))
 
 
 def test_the_page_of_a_limited_process_shows_no_other_namespace(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

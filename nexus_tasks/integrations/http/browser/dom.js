@@ -2,12 +2,8 @@
 
 // Characters that change how a line is shown, or that nobody sees: controls, bidi overrides, tags, and runs of others.
 // The same set is in nexus_tasks/types/hidden_characters.py.
-const HIDDEN = new RegExp(
-  "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2061-\\u2064\\u2066-\\u206f\\u{e0000}-\\u{e00ff}\\u{e01f0}-\\u{e0fff}]" +
-    "|(?<![\\u3400-\\u9fff\\uf900-\\ufaff\\u{20000}-\\u{3ffff}])[\\u{e0100}-\\u{e01ef}]" +
-    "|(?<=[\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}])[\\ufe00-\\ufe0f]|(?<=[\\u200b-\\u200d\\u2060\\ufeff])[\\u200b-\\u200d\\u2060\\ufeff]",
-  "gu",
-);
+const HIDDEN =
+  /[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2061-\u2064\u2066-\u206f\u{e0000}-\u{e00ff}\u{e01f0}-\u{e0fff}]|(?<![\u3400-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}])[\u{e0100}-\u{e01ef}]|(?<=[\ufe00-\ufe0f\u{e0100}-\u{e01ef}])[\ufe00-\ufe0f]|(?<=[\u200b-\u200d\u2060\ufeff])[\u200b-\u200d\u2060\ufeff]/gu;
 
 /** `text` with hidden characters as escapes. */
 export function shown(text) {
