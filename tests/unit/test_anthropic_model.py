@@ -292,7 +292,28 @@ def test_a_reply_in_pieces_that_make_no_message_is_waited_out(model, standin, mo
         model.stream(derive(), lambda _: None)
 
 
-@pytest.mark.parametrize("usage", [{}, {"input_tokens": None, "output_tokens": None}])
+CALLED = {"type": "tool_use", "id": "t", "name": "answer", "input": {}}
+CUT = {
+    "in the text": ({"type": "text", "text": ""}, {"type": "text_delta", "text": '{"observations": [{"sub'}),
+    "in a tool's input": (CALLED, {"type": "input_json_delta", "partial_json": '{"observations": [], "more": ['}),
+}
+
+
+@pytest.mark.parametrize("block", CUT.values(), ids=CUT)
+def test_a_reply_in_pieces_that_is_cut_off_without_an_error_is_no_answer(model, standin, monkeypatch, block):
+    begun, delta = block
+    pieces = [
+        {"type": "message_start", "message": BEGUN},
+        {"type": "content_block_start", "index": 0, "content_block": begun},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+    ]
+    told = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in pieces)
+    monkeypatch.setattr(standin, "_reply", lambda *_: Reply(200, told, kind="text/event-stream"))
+    with pytest.raises(errors.Transient, match="cut off"):
+        model.stream(derive(), lambda _: None)
+
+
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": None, "output_tokens": None}, None, "12"])
 def test_tokens_that_a_gateway_does_not_count_are_estimated(model, standin, monkeypatch, usage):
     counting = standin._reply
 

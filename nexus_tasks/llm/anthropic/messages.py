@@ -73,9 +73,9 @@ def _mark(block: dict[str, Any]) -> None:
 
 def is_message(found: object) -> TypeGuard[Message]:
     """Whether the SDK found a message. It validates no answer, and a gateway may send an error page with status 200."""
-    from anthropic.types import Message, Usage
+    from anthropic.types import Message
 
-    return isinstance(found, Message) and isinstance(found.usage, Usage) and isinstance(found.content, list)
+    return isinstance(found, Message) and isinstance(found.content, list)
 
 
 def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
@@ -123,7 +123,7 @@ def _calls_tool(block: Any) -> bool:
 def _fault(message: Message) -> tuple[Any, str]:
     stop = message.stop_reason
     if stop in ("max_tokens", "model_context_window_exceeded"):
-        return "truncated", f"{stop} after {message.usage.output_tokens} tokens"
+        return "truncated", f"{stop} after {_counted(message, 'output_tokens')} tokens"
     if stop == "refusal":
         said = (getattr(message.stop_details, name, None) for name in ("category", "explanation"))
         return "refused", redact(": ".join(str(part) for part in said if part)) or "no reason given"
@@ -135,15 +135,19 @@ def _fault(message: Message) -> tuple[Any, str]:
 
 def _counts(message: Message) -> bool:
     """Whether the server counts tokens. Some gateways before Claude do not."""
-    return isinstance(message.usage.input_tokens, int)
+    return isinstance(getattr(message.usage, "input_tokens", None), int)
+
+
+def _counted(message: Message, kind: str) -> int:
+    """The tokens of one kind. A gateway may leave out the whole usage of a message."""
+    return counted(getattr(message.usage, kind, None))
 
 
 def usage_of(message: Message) -> Usage:
     """The tokens that were used for ``message``, by kind."""
-    usage = message.usage
     return Usage(
-        input_tokens=counted(usage.input_tokens),
-        output_tokens=counted(usage.output_tokens),
-        cache_write_tokens=counted(usage.cache_creation_input_tokens),
-        cache_read_tokens=counted(usage.cache_read_input_tokens),
+        input_tokens=_counted(message, "input_tokens"),
+        output_tokens=_counted(message, "output_tokens"),
+        cache_write_tokens=_counted(message, "cache_creation_input_tokens"),
+        cache_read_tokens=_counted(message, "cache_read_input_tokens"),
     )

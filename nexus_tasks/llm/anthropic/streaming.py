@@ -18,16 +18,22 @@ def read_pieces(reply: MessageStream[None], on_text: Callable[[str], None]) -> M
     Raises:
         Transient: the reply was cut off, or is no stream of a message, for example the page of a gateway.
     """
-    begun = False
+    begun = ended = False
     for event in _events(reply):
         begun = begun or event.type == "message_start"
+        ended = ended or event.type == "message_stop"
         if event.type == "text":
             on_text(event.text)
         elif event.type == "input_json":  # the answer is the input of a tool
             on_text(event.partial_json)
     if not begun:
         raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
-    return reply.get_final_message()
+    message = reply.get_final_message()
+    if not ended and message.stop_reason is None:
+        # The connection was closed without an error. The SDK completes what has come of a tool's input, so a part of an
+        # answer would look like a whole one.
+        raise Transient("The reply of the Claude API was cut off.")
+    return message
 
 
 def _events(reply: MessageStream[None]) -> Iterator[ParsedMessageStreamEvent[None]]:
