@@ -278,7 +278,8 @@ class DerivationBatch:
     """A batch: messages of one session to derive facts from, in the order of the conversation, with their context.
 
     - ``earlier`` are the messages directly before the batch. A message whose derivation gave up is left out, because it
-      could also make this model call fail.
+      could also make this model call fail. A message that only other observers heard is left out, because its words
+      would come into the facts of this observer.
     - ``participants`` are the authors of messages with the roles ``user`` and ``assistant``, from the session's first
       message to the end of the batch. They are in the order of their first messages.
     - ``people`` are those of the participants who speak as people, with the role ``user``.
@@ -306,6 +307,8 @@ _BATCH = text(
             ORDER BY e.seq DESC LIMIT :context
         ) m
         WHERE NOT EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead')
+          AND (NOT EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id)
+               OR EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.observer = :observer))
     )
     SELECT *, true AS wanted FROM batch UNION ALL SELECT *, false FROM earlier ORDER BY seq
     """
@@ -332,7 +335,7 @@ def derivation_batch(
     """
     chosen: list[MessageText] = []
     earlier: list[MessageText] = []
-    for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):
+    for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context, "observer": observer}):
         session_id, *columns, wanted = row
         (chosen if wanted else earlier).append(MessageText(*columns))
     if not chosen:

@@ -410,6 +410,25 @@ def test_the_model_sees_a_few_messages_of_context_and_only_of_this_session(claud
     assert [line.startswith("(context) ") for line in shown] == [True, True, False]
 
 
+def test_context_is_left_out_that_only_another_observer_heard(claude: Claude, standin: StandIn) -> None:
+    claude(NEXUS_DERIVE_MAX_WAIT="0")
+    said = [("To both.", None), ("To the coach alone.", ["coach"]), ("To nobody.", []), ("To both again.", None)]
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    for content, observers in said:
+        say(content, observers=observers)
+        work("derive_memory")
+    *_, first, second = standin.counters.requests
+    [to_coach] = [call for call in (first, second) if '"observer": "coach"' in call.text]
+    [to_assistant] = [call for call in (first, second) if '"observer": "assistant"' in call.text]
+    assert all(content in to_coach.text for content, _ in said)
+    assert [content for content, _ in said if content in to_assistant.text] == [
+        "To both.",
+        "To nobody.",
+        "To both again.",
+    ]
+
+
+
 @pytest.mark.parametrize("twice", [["ann", "ann"], ["jos\u00e9", "jose\u0301"]], ids=["the same", "two spellings"])
 def test_an_observer_that_is_named_twice_is_one(here: Sandbox, twice: list[str]) -> None:
     Nexus().create_namespace(NAMESPACE)
