@@ -361,7 +361,7 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch,
         # A result that names a request of another batch, or none, is left out.
         asked = {f"{batch.token}-{row.id}": row.id for row in batches.outstanding_requests(tx, batch.id)}
     for result in provider.results(batch.api_id):
-        lines += 1
+        lines += bool(result.custom_id)  # without a name it is no result, but for example the error of a gateway
         if result.custom_id.startswith(f"{batch.token}-"):
             ours.add(result.custom_id)
         if result.custom_id in asked:

@@ -107,7 +107,7 @@ class Completion(Generic[AnswerT]):
 class BatchItemResult:
     """The result of one batch item: the provider's message, and the tokens used.
 
-    ``message`` is ``None`` when the item failed.
+    ``message`` is ``None`` when the item failed. ``custom_id`` is empty when the provider's line names no item.
     """
 
     custom_id: str

@@ -672,14 +672,22 @@ def test_results_that_are_cut_off_are_fetched_again(here: Sandbox, slow: StandIn
     assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
 
 
-@pytest.mark.parametrize("came", [0, 1])
-def test_results_that_a_gateway_cuts_off_without_an_error_are_not_paid_for_twice(
-    here: Sandbox, slow: StandIn, came: int
+CAME: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
+    "nothing": lambda _: [],
+    "one of them": lambda lines: lines[:1],
+    "an error of the gateway": lambda _: [{"type": "error", "error": {"type": "overloaded_error", "message": "no"}}],
+    "names that are none": lambda lines: [{**lines[0], "custom_id": None}, {**lines[0], "custom_id": 7}],
+}
+
+
+@pytest.mark.parametrize("came", CAME)
+def test_results_that_a_gateway_spoils_without_an_error_are_not_paid_for_twice(
+    here: Sandbox, slow: StandIn, came: str
 ) -> None:
     dream(*SESSIONS)
     run()
     slow.end_batches()
-    slow.change_results = lambda lines: lines[:came]
+    slow.change_results = CAME[came]
     later(here)
     later(here)
     assert calls(slow)[::2] == (1, 0), "nothing is asked again"

@@ -63,10 +63,11 @@ class AnthropicBatchProvider:
             Transient: the connection was cut before the last result.
         """
         for line in _lines(self.client.call(partial(_results, batch_id))):
+            custom_id = getattr(line, "custom_id", None)
             found = getattr(getattr(line, "result", None), "message", None)
             message = found if is_message(found) else None  # an item that failed has none
             yield BatchItemResult(
-                custom_id=str(getattr(line, "custom_id", "")),
+                custom_id=custom_id if isinstance(custom_id, str) else "",
                 message=clean(message.model_dump(mode="json", warnings=False)) if message else None,
                 usage=usage_of(message) if message else Usage(),
             )
