@@ -102,8 +102,8 @@ def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Sandbox) -> 
 
 
 def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Sandbox, buffer: SessionBuffer) -> None:
-    for text in ("ok", "ok", "fine"):
-        buffer.append("acme", "chat", text)
+    for said in ("ok", "ok", "fine"):
+        buffer.append("acme", "chat", said)
     buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
     buffer.close()
     copies = {path: path.read_bytes() for path in Path(buffer.folder).rglob("*.open")}
@@ -243,7 +243,6 @@ def test_a_namespace_that_an_import_keeps_locked_holds_up_no_other(here: Sandbox
         assert (report.locked, report.stored) == (2, 0)
     assert buffer_flush.store_buffer(default_deployment()).stored == 2
     assert set(said(here)) >= {"The first to wait.", "Of the same namespace."}
-
 
 
 def test_a_buffer_that_cannot_be_read_keeps_nobody_from_storing(

@@ -428,7 +428,6 @@ def test_context_is_left_out_that_only_another_observer_heard(claude: Claude, st
     ]
 
 
-
 @pytest.mark.parametrize("twice", [["ann", "ann"], ["jos\u00e9", "jose\u0301"]], ids=["the same", "two spellings"])
 def test_an_observer_that_is_named_twice_is_one(here: Sandbox, twice: list[str]) -> None:
     Nexus().create_namespace(NAMESPACE)

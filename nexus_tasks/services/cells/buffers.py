@@ -126,7 +126,8 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
 
 
 def _add(report: StoreReport, done: StoreReport) -> None:
-    for name in ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere", "locked"):
+    counts = ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere", "locked")
+    for name in counts:
         setattr(report, name, getattr(report, name) + getattr(done, name))
     report.busy = report.busy or done.busy
     report.damages += done.damages
