@@ -102,8 +102,8 @@ def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Sandbox) -> 
 
 
 def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Sandbox, buffer: SessionBuffer) -> None:
-    for said in ("ok", "ok", "fine"):
-        buffer.append("acme", "chat", said)
+    for message in ("ok", "ok", "fine"):
+        buffer.append("acme", "chat", message)
     buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
     buffer.close()
     copies = {path: path.read_bytes() for path in Path(buffer.folder).rglob("*.open")}
