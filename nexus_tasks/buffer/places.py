@@ -111,6 +111,15 @@ def sealed_name(first_seq: int, last_seq: int) -> str:
 
 
 def sealed_range(name: str) -> tuple[int, int]:
-    """Read the first and the last ``entry_seq`` from the name of a sealed segment."""
+    """Read the first and the last ``entry_seq`` from the name of a sealed segment.
+
+    A file with another name, such as a copy that a program for synchronising folders makes, has no entries by its name.
+    """
     first, _, last = name.removesuffix(".sealed").partition("-")
-    return int(first), int(last)
+    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (1, 0)
+
+
+def is_open(name: str) -> bool:
+    """Whether a file is an open segment by its name, and no copy that another program has named."""
+    first, _, ending = name.partition(".")
+    return ending == "open" and first.isdecimal()

@@ -12,7 +12,7 @@ from time import time
 
 from nexus_tasks import files
 from nexus_tasks.buffer import entry as entries
-from nexus_tasks.buffer.places import open_name, sealed_name, sealed_range
+from nexus_tasks.buffer.places import is_open, open_name, sealed_name, sealed_range
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Flaw, Segment, read
 
@@ -138,7 +138,7 @@ class SessionFiles:
         names = sorted(os.listdir(self.folder))
         sealed = [name for name in names if name.endswith(".sealed")]
         following = 1 + max((sealed_range(name)[1] for name in sealed), default=0)
-        opened = [name for name in names if name.endswith(".open")]
+        opened = [name for name in names if is_open(name)]
         damages = list[Damage]()
         for name in opened[:-1]:  # an older segment was sealed, and a power cut undid its renaming
             self._open(name)

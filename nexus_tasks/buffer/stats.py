@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, sealed_range
+from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, is_open, sealed_range
 from nexus_tasks.buffer.segment import read
 from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
@@ -23,10 +23,10 @@ def session_stats(files: SessionFiles) -> dict[str, Any]:
                 elif item.name.endswith(".sealed"):
                     first, last = sealed_range(item.name)
                     entries, size = entries + last - first + 1, size + found.st_size
-                elif item.name.endswith(".open"):
+                elif is_open(item.name):
                     with open(item.path, "rb") as file:
                         entries, size = entries + file.read().count(b"\n"), size + found.st_size
-                if oldest is None and item.name.endswith((".sealed", ".open")):
+                if oldest is None and (item.name.endswith(".sealed") or is_open(item.name)):
                     oldest = _first_time(item.path)
     return {
         "agent": files.agent,
@@ -60,7 +60,7 @@ def has_pending_entries(folder: str, deployment: str) -> bool:
                     except PermissionError:
                         return True  # another user's folder, of which `recover` tells
                     for item in items:
-                        if item.name.endswith(".sealed") or (item.name.endswith(".open") and item.stat().st_size):
+                        if item.name.endswith(".sealed") or (is_open(item.name) and item.stat().st_size):
                             return True
     return False
 
@@ -76,7 +76,8 @@ def backlog(folder: str, deployment: str) -> tuple[int, float]:
             if not session.name.startswith(".") and belongs_to(session.name, deployment):
                 with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                     for item in os.scandir(session.path):
-                        if item.name.endswith((".sealed", ".open")) and (found := item.stat()).st_size:
+                        waits = item.name.endswith(".sealed") or is_open(item.name)
+                        if waits and (found := item.stat()).st_size:
                             size += found.st_size
                             oldest = min(oldest or found.st_mtime, found.st_mtime)
     return size, oldest

@@ -594,3 +594,24 @@ def test_a_folder_that_the_user_has_closed_is_an_error(nobody: Callable[[int], N
     finally:
         nobody(0)
         shutil.rmtree(folder)
+
+
+def test_a_copy_of_a_segment_under_another_name_stops_nothing(tmp_path: Path) -> None:
+    buffer = SessionBuffer(tmp_path / "buffer")
+    for number in range(12):  # a sealed segment and an open one
+        buffer.append("shop", "chat", f"message {number}")
+    buffer.close()
+    [folder] = (tmp_path / "buffer" / "sessions").iterdir()
+    for segment in [*folder.glob("*.sealed"), *folder.glob("*.open")]:
+        copy = segment.with_name(f"{segment.stem} (conflicted copy){segment.suffix}")
+        copy.write_bytes(segment.read_bytes())
+    other = SessionBuffer(tmp_path / "buffer")
+    assert other.append("shop", "chat", "one more") == 13
+    assert other.pending()
+    assert [one["session"] for one in other.status()] == ["chat"]
+    recovery = other.recover()
+    kept = {entry.entry_seq: entry.payload for segment in recovery.segments for entry in segment.entries}
+    assert list(kept) == list(range(1, 14))
+    other.acknowledge(recovery.segments)
+    assert not other.recover().segments
+    assert not other.pending()
