@@ -31,11 +31,11 @@ def test_a_tenant_neither_stores_nor_waits_for_the_buffer_of_another(
     buffer, store = here.deployment.buffer, buffer_flush._store_entries
     stored = list[str]()
 
-    def storing(deployment: Any, segment: Any, *rest: Any) -> set[int]:
+    def storing(deployment: Any, segment: Any, *rest: Any, **more: Any) -> set[int]:
         stored.append(segment.agent)
         if segment.agent == "evil":
             raise StorageUnavailable("Postgres: terminating connection due to idle-in-transaction timeout.")
-        return store(deployment, segment, *rest)
+        return store(deployment, segment, *rest, **more)
 
     monkeypatch.setattr(buffer_flush, "_store_entries", storing)
     monkeypatch.setattr(buffer_flush, "LOOK_EVERY", 0.0)
