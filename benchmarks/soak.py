@@ -11,10 +11,11 @@ Every 3 s a sample is taken. The first third of the time warms everything up. Ov
 is the median slope of all pairs of samples, times the duration: a peak or a dip changes it little. At the end
 everything must become memory, without a dead letter. The command fails when a figure grows by more than its bound.
 
-Done markers of finished jobs are counted apart, because each lasts for 15 minutes. Of the connections to Postgres, the
-most of the last 60 s count. Within this time each kind of fault comes once. One kind ends all connections, and then
-their number climbs again: a slope over single samples would depend on where in this climb the first and the last sample
-are.
+Done markers of finished jobs are counted apart, because each lasts for 15 minutes.
+
+For the connections to Postgres, a sample's value is the highest number of the last 60 s. One of the faults ends all
+connections once in 60 s, and then their number climbs again. A slope over single numbers would depend on where in the
+climb the first and the last sample are.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ MOST_SAMPLES = 300  # the slopes of all pairs of more samples would take minutes
 class Bound:
     """A figure, and how much it may grow after the warm-up: an absolute part, and a share of its mean.
 
-    ``peak_of``: the highest value of the last so many seconds counts. 0 means each sample's own value.
+    ``peak_of``: a sample's value is the highest one of the last so many seconds. 0: its own value.
     """
 
     name: str

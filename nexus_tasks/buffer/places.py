@@ -113,7 +113,8 @@ def sealed_name(first_seq: int, last_seq: int) -> str:
 def sealed_range(name: str) -> tuple[int, int]:
     """Read the first and the last ``entry_seq`` from the name of a sealed segment.
 
-    A file with another name, such as a copy that a program for synchronising folders makes, has no entries by its name.
+    For a file with another name, such as a copy that a program for synchronising folders makes, the range is empty:
+    (1, 0).
     """
     first, _, last = name.removesuffix(".sealed").partition("-")
     return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (1, 0)

@@ -290,9 +290,9 @@ def _print_flushed(report: StoreReport) -> None:
         warn(f"{waiting} for a newer release: this one does not know their type.")
     if report.elsewhere:
         warn(f"{words.count(report.elsewhere, 'entry stays', 'entries stay')}: the namespace moves to another cell.")
-    if report.locked:
-        stay = words.count(report.locked, "entry stays", "entries stay")
-        warn(f"{stay}: another command, such as an import, keeps the namespace locked. Flush again when it has ended.")
+    for namespace, number in report.locked.items():
+        stay = words.count(number, "entry stays", "entries stay")
+        warn(f"{stay}: another command, such as an import, keeps {namespace} locked. Flush again when it has ended.")
     _warn_of_damages(report.damages)
 
 

@@ -62,15 +62,17 @@ class StoreReport:
     waiting: int = 0  # events of a coding agent's hook whose message is not in the agent's transcript yet
     unknown: int = 0  # entries of a type that this release does not know; they wait for a newer release
     elsewhere: int = 0  # entries of namespaces that move to another cell, or have moved; they stay in the buffer
-    locked: int = 0  # entries of namespaces that another transaction keeps locked, such as an import; they stay too
+    # By namespace, the entries that stay because another transaction, such as an import, keeps the namespace locked.
+    locked: dict[str, int] = field(default_factory=dict)
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
 
 class _Clock:
-    """The time of this process's last check of the buffer's folder, by ``time.monotonic``."""
+    """The time of this process's last check of the buffer's folder, and the namespaces that were locked then."""
 
-    looked_at = float("-inf")
+    looked_at = float("-inf")  # by ``time.monotonic``
+    locked: frozenset[str] = frozenset()
 
 
 def keep(
@@ -109,28 +111,37 @@ def keep(
     )
 
 
-def store_pending(deployment: Deployment) -> None:
+def store_pending(deployment: Deployment, writing: str | None = None) -> None:
     """Store this machine's session buffer before a call of the client reads or writes memory.
 
     A process checks the buffer's folder at most every 5 s. After the process has buffered a call, its next call checks
-    the folder at once.
+    the folder at once. So does a call that writes to a namespace that was locked at the last check.
+
+    Args:
+        writing: the namespace to which the call is about to write messages.
 
     Raises:
         StorageUnavailable: Postgres still does not answer.
+        Transient: another transaction keeps ``writing`` locked, and earlier messages of it wait in the buffer. The
+            call's messages must not be stored before them.
     """
     clock = deployment.local(_Clock)
-    if time.monotonic() - clock.looked_at < LOOK_EVERY:
+    if time.monotonic() - clock.looked_at < LOOK_EVERY and writing not in clock.locked:
         return
     try:
+        # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails
+        # when they cannot be stored. Workers store those.
+        allowed = tenancy.limit()
+        locked = frozenset[str]()
         if deployment.buffer.pending():
-            # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails
-            # when they cannot be stored. Workers store those.
-            allowed = tenancy.limit()
             with tenancy.unlimited():  # a namespace may be new
-                store_buffer(deployment, allowed=allowed, briefly=True)
+                locked = frozenset(store_buffer(deployment, allowed=allowed, briefly=True).locked)
+        clock.locked = locked | (frozenset() if allowed is None else clock.locked.difference(allowed))
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()
+    if writing in clock.locked:
+        raise Transient(f"Another command, such as an import, keeps the namespace {writing} locked.")
 
 
 def store_buffer(
@@ -169,15 +180,15 @@ def store_buffer(
         report.damages += recovery.damages
         whose = attrgetter("agent", "session", "start_id")
         by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
-        locked = set[str]()  # the namespaces
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
                 some = segments[first : first + _AT_ONCE]
-                if some[0].agent not in locked and _store(deployment, buffer, some, report, briefly=briefly):
+                namespace = some[0].agent
+                if namespace not in report.locked and _store(deployment, buffer, some, report, briefly=briefly):
                     continue
-                locked.add(some[0].agent)
-                report.locked += sum(len(segment.entries) for segment in some)
+                entries = sum(len(segment.entries) for segment in some)
+                report.locked[namespace] = report.locked.get(namespace, 0) + entries
     return report
 
 
@@ -188,7 +199,10 @@ def _since(segments: Sequence[Segment]) -> float:
 def _store(
     deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport, *, briefly: bool
 ) -> bool:
-    """Store entries of one session. Returns ``False`` when another transaction keeps what they need locked."""
+    """Store entries of one session. Returns ``False`` when another transaction has locked their namespace or session.
+
+    The entries then stay in the buffer.
+    """
     try:
         waiting = _store_each(deployment, buffer, segments, report, briefly=briefly)
     except Transient as error:

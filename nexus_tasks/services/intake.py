@@ -39,7 +39,7 @@ def ingest(
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
     session_key, said, wanted = _checked(namespace, session_key, messages, observers)
     try:
-        buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
+        buffer_flush.store_pending(deployment, namespace)  # messages that were buffered earlier are stored first
         clean = without_secrets(said)
         changed: Literal["replace", "refuse"] = "replace" if replace else "refuse"
 

@@ -278,8 +278,8 @@ class DerivationBatch:
     """A batch: messages of one session to derive facts from, in the order of the conversation, with their context.
 
     - ``earlier`` are the messages directly before the batch. A message whose derivation gave up is left out, because it
-      could also make this model call fail. A message that only other observers heard is left out, because its words
-      would come into the facts of this observer.
+      could also make this model call fail. A message that was ingested for other observers alone is left out, because
+      its words could come into the facts of this observer.
     - ``participants`` are the authors of messages with the roles ``user`` and ``assistant``, from the session's first
       message to the end of the batch. They are in the order of their first messages.
     - ``people`` are those of the participants who speak as people, with the role ``user``.

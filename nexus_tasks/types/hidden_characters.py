@@ -15,7 +15,7 @@ _BIDI = (
 )
 _TAGS = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tags, and code points without a sign
 _INVISIBLE = "\u2061-\u2064\u206a-\u206f"  # signs of mathematics, and formats that Unicode gave up
-# A selector chooses the form of one sign before it, and the selectors beyond the sixteenth that of an ideograph.
+# A variation selector chooses the form of the sign before it. The selectors after the 16th choose forms of ideographs.
 _SELECTORS, _OF_IDEOGRAPHS = "\ufe00-\ufe0f", "\U000e0100-\U000e01ef"
 _IDEOGRAPHS = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _JOINERS = "\u200b-\u200d\u2060\ufeff"  # in a word or an emoji each stands alone

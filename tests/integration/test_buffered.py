@@ -8,6 +8,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,9 +241,25 @@ def test_a_namespace_that_an_import_keeps_locked_holds_up_no_other(here: Sandbox
         ]
         assert time.monotonic() - began < 7.0  # one wait of a second, and not LOCK_TIMEOUT_MS for each session
         report = buffer_flush.store_buffer(default_deployment(), briefly=True)
-        assert (report.locked, report.stored) == (2, 0)
+        assert (report.locked, report.stored) == ({"arriving": 2}, 0)
     assert buffer_flush.store_buffer(default_deployment()).stored == 2
     assert set(said(here)) >= {"The first to wait.", "Of the same namespace."}
+
+
+def test_nothing_is_stored_before_what_waits_for_a_locked_namespace(here: Sandbox, buffer: SessionBuffer) -> None:
+    client = Nexus()
+    client.create_namespace("other")
+    buffer.append("arriving", "chat", "The first.")
+    with ThreadPoolExecutor(1) as pool:
+        with default_deployment().database.transaction() as importing:
+            importing.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            namespaces.ensure(importing, "arriving")
+            client.search("other", "juniper berries")  # looks at the buffer, and leaves the entry
+            call = pool.submit(client.ingest, "arriving", "chat", [{"content": "The second."}])
+            eventually(lambda: call.done() or here.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        call.result(timeout=60)
+    client.search("arriving", "The first")
+    assert said(here)[-2:] == ["The first.", "The second."]
 
 
 def test_a_buffer_that_cannot_be_read_keeps_nobody_from_storing(

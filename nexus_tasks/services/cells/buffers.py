@@ -126,8 +126,10 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
 
 
 def _add(report: StoreReport, done: StoreReport) -> None:
-    counts = ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere", "locked")
+    counts = ("entries", "stored", "duplicates", "enqueued", "sessions", "waiting", "unknown", "elsewhere")
     for name in counts:
         setattr(report, name, getattr(report, name) + getattr(done, name))
+    for namespace, entries in done.locked.items():
+        report.locked[namespace] = report.locked.get(namespace, 0) + entries
     report.busy = report.busy or done.busy
     report.damages += done.damages
