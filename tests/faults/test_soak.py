@@ -26,6 +26,7 @@ def test_a_figure_that_falls_at_each_fault_and_climbs_again_does_not_grow() -> N
         return [(at, value) for at, value in samples if at >= 60]
 
     assert growth(after_warm_up(climbing(0))) > 10, "single samples depend on where in the climb the first and last are"
+    assert {value for _, value in after_warm_up(peaks(climbing(0), 60))} == {57 / 5}, "the last sample of each climb"
     assert abs(growth(after_warm_up(peaks(climbing(0), 60)))) < 1
     assert growth(after_warm_up(peaks(climbing(0.1), 60))) > 6  # of the 9 that were added
 

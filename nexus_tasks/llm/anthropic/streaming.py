@@ -30,8 +30,8 @@ def read_pieces(reply: MessageStream[None], on_text: Callable[[str], None]) -> M
         raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
     message = reply.get_final_message()
     if not ended and message.stop_reason is None:
-        # The connection was closed without an error, in the middle of the answer. When the answer is a tool's input, the
-        # SDK closes its open brackets, and the answer would look whole.
+        # The connection was closed without an error, in the middle of the answer. When the answer is a tool's input,
+        # the SDK closes its open brackets, and the answer would look whole.
         raise Transient("The reply of the Claude API was cut off.")
     return message
 
