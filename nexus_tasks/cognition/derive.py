@@ -22,12 +22,12 @@ from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.cognition.standing import standing_of, work_of
 from nexus_tasks.cognition.subjects import Subjects
 from nexus_tasks.embeddings.base import Vectors
-from nexus_tasks.errors import InvalidAnswer, Permanent
+from nexus_tasks.errors import Erased, InvalidAnswer, Permanent
 from nexus_tasks.event_time import Span, answered_time, event_time, zone
 from nexus_tasks.llm.answers import DeriveMaterial, Observation, Observations, PromptLine
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import derivations, embeddings, facts, messages, perspectives, sessions
+from nexus_tasks.storage import derivations, embeddings, facts, memories, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text, standing_rank
@@ -218,6 +218,10 @@ def derive(
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
+        # The locks are taken in the order in which an erasure takes them: session, messages, perspectives, facts.
+        sessions.lock_existing(tx, batch.session_id)
+        if not memories.lock_existing(tx, job.rests_on):
+            raise Erased
         wanted = derivations.mark_done(tx, memory_ids, observer)
         # Other runs that store facts about the same subjects wait for this lock, so the lock is taken late.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]

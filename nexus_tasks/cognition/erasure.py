@@ -62,6 +62,11 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_ex
     return _forget(tx, namespace_id, {target.id: target})
 
 
+def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:
+    """Lock several messages of a locked session, before :func:`forget_memory` erases one after the other."""
+    targets.lock_messages(tx, memory_ids)
+
+
 def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:
     """Erase a session. Each message and digest of the session is erased as :func:`forget_memory` erases a memory.
 
@@ -90,6 +95,7 @@ def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
 def _forget(
     tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
 ) -> ErasureResult:
+    targets.lock_perspectives(tx, erased)
     deleting = cascade.find_cascade(tx, erased, _is_still_supported)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of_messages(tx, raw)

@@ -239,6 +239,7 @@ class SessionWriter:
         """Erase the stored messages, and what was derived from them alone. The new texts are derived and digested."""
         edited = {key: pair for key, pair in changed.items() if not _says_scrubbed(*pair)}
         erased = Counter[str]()
+        erasure.lock_messages(self.tx, [known.memory_id for known, _ in edited.values()])
         for known, _ in edited.values():
             gone = erasure.forget_memory(self.tx, self.namespace.id, known.memory_id)
             erased += Counter(gone.deleted)

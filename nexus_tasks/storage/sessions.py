@@ -25,6 +25,11 @@ _FIND = select(SessionRow).where(
 _FIND_AND_LOCK = _FIND.with_for_update().execution_options(populate_existing=True)
 
 
+def lock_existing(tx: Transaction, session_id: int) -> None:
+    """Lock a session, if it exists, until the transaction ends, so that no other transaction erases it."""
+    tx.execute(select(SessionRow.id).where(SessionRow.id == session_id).with_for_update(read=True, key_share=True))
+
+
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow | None:
     """The session, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
     values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}

@@ -230,6 +230,49 @@ def test_a_session_with_more_messages_than_a_statement_has_parameters_is_erased(
     assert here.sql("SELECT count(*) FROM postings") == [(0,)]
 
 
+def test_jobs_and_erasures_lock_in_one_order(here: Sandbox) -> None:
+    """Session, messages, perspectives, facts. Otherwise an erasure and a derivation meet deadlocks."""
+
+    def order(made: list[str], **marks: str) -> list[str]:
+        told = [" ".join(one.split()) for one in made]
+        first = {name: next(i for i, one in enumerate(told) if mark in one) for name, mark in marks.items()}
+        return sorted(first, key=first.__getitem__)
+
+    session, perspectives = "FROM sessions WHERE", "FROM perspectives WHERE"
+    say("I moved to Lisbon.", "I drink green tea.")
+    with statements(here) as made:
+        work("derive_memory")
+    made = [one for one in made if "saved_answers" not in one]  # a transaction of its own
+    locks = [one for one in made if "FOR " in one or "INSERT INTO memories" in one]
+    assert order(
+        locks,
+        session=session,
+        messages="SELECT id FROM memories WHERE id",
+        perspectives=perspectives,
+        facts="INSERT INTO memories",
+    ) == ["session", "messages", "perspectives", "facts"]
+    ids = [one.id for one in Nexus().session(NAMESPACE, "chat").said]
+
+    def forget() -> None:
+        Nexus().forget(NAMESPACE, memory_id=ids[0])
+
+    def replace() -> None:
+        both = [{"author": "ann", "content": f"I moved to {place}.", "id": place} for place in ("Porto", "Faro")]
+        Nexus().ingest(NAMESPACE, "other", both)
+        work("derive_memory")
+        changed = [{**one, "content": "I moved again."} for one in both]
+        made.clear()
+        Nexus().ingest(NAMESPACE, "other", changed, replace=True)
+
+    for erase in (forget, replace):
+        with statements(here) as made:
+            erase()
+        locks = [one for one in made if "FOR " in one and "FOR KEY SHARE" not in one]
+        assert order(
+            locks, session=session, messages="FROM memories WHERE", perspectives=perspectives, facts="OF memories"
+        ) == ["session", "messages", "perspectives", "facts"]
+
+
 def test_the_erasure_of_a_namespace_looks_through_no_postings_of_others(here: Sandbox) -> None:
     say("I like tea.")
     with statements(here) as made:

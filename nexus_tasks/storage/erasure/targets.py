@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
 
 
@@ -38,6 +39,39 @@ def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
     own = (Memory.level == "raw") | Memory.level.like("summary%")
     query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).with_for_update()
     return {found.id: found for found in tx.scalars(query)}
+
+
+def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:
+    """Lock messages, and the perspectives of what was made from them. The caller has locked their session.
+
+    Call this function before the first of several messages is erased. An erasure of one message after the other would
+    lock the perspectives of the first before the second message, and so meet a deadlock with a job.
+    """
+    query = select(Memory.id).where(among(Memory.id, memory_ids)).order_by(Memory.id)
+    tx.execute(query.with_for_update())
+    lock_perspectives(tx, memory_ids)
+
+
+_PERSPECTIVES = text(
+    """
+    WITH RECURSIVE resting AS (
+        SELECT unnest(CAST(:ids AS bigint[])) AS id
+        UNION
+        SELECT e.memory_id FROM resting JOIN evidence AS e ON e.source_id = resting.id
+    )
+    SELECT id FROM perspectives
+    WHERE id IN (SELECT m.perspective_id FROM resting JOIN memories AS m USING (id))
+    ORDER BY id FOR NO KEY UPDATE
+    """
+)
+
+
+def lock_perspectives(tx: Transaction, memory_ids: Collection[int]) -> None:
+    """Lock the perspectives of all memories that may rest on these. The caller has locked the memories.
+
+    Jobs lock a perspective before its facts. So an erasure, which locks facts, does not deadlock with them.
+    """
+    tx.execute(_PERSPECTIVES, {"ids": list(memory_ids)})
 
 
 def lock_namespace(tx: Transaction, namespace_id: int) -> Sequence[int]:
