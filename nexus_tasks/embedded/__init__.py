@@ -21,7 +21,7 @@ from nexus_tasks.embedded.server import Server, State, await_lock, await_up, hal
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 
-__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "explain", "running", "stop"]
+__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "explain", "restart_ended", "running", "stop"]
 
 _START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts or stops the servers
 
@@ -78,6 +78,20 @@ def ensure(home: Path, *, announce: bool = True) -> ServerAddresses:
     except OSError as error:
         raise explain(error, home) from error
     return _addresses(places)
+
+
+def restart_ended(home: Path) -> None:
+    """Start the servers of ``home`` that have ended. A server that runs is left alone, whether it answers or not.
+
+    Unlike :func:`ensure`, this call waits for no server that hangs, and so does not keep the start lock from commands.
+
+    Raises:
+        EmbeddedError: a server does not start, or one of the other reasons of :func:`ensure`.
+    """
+    home = _absolute(home)
+    places = None if is_copy(home) else locate(home)
+    if places is None or any(server.probe() is State.DOWN for server in _servers(places)):
+        ensure(home)
 
 
 def running(home: Path) -> ServerAddresses | None:

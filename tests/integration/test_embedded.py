@@ -366,6 +366,14 @@ def test_server_whose_socket_was_deleted_is_replaced(home: Path, monkeypatch: py
     assert len(servers(home)) == 2, "two servers on the same files"
 
 
+def test_the_supervisor_starts_what_has_ended(home: Path) -> None:
+    endpoints = embedded.ensure(home)
+    (process,) = servers(home, "redis-server")
+    kill(process)
+    embedded.restart_ended(home)
+    assert embedded.running(home) == endpoints
+
+
 def test_suspended_server_is_neither_doubled_nor_killed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "START_SECONDS", 0.5)
     endpoints = embedded.ensure(home)
@@ -374,6 +382,11 @@ def test_suspended_server_is_neither_doubled_nor_killed(home: Path, monkeypatch:
     assert embedded.running(home) is None
     with pytest.raises(EmbeddedError, match="has not answered"):
         embedded.ensure(home)
+    assert servers(home, "redis-server") == [process]
+    monkeypatch.setattr(server, "START_SECONDS", 60.0)
+    began = time.monotonic()
+    embedded.restart_ended(home)  # what the supervisor of `nexus up` does every 2 s
+    assert time.monotonic() - began < 10.0, "the start lock would be kept from every command"
     assert servers(home, "redis-server") == [process]
     process.resume()
     assert embedded.ensure(home) == endpoints

@@ -47,7 +47,7 @@ def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], 
         if not settings.embedded:
             return
         try:
-            embedded.ensure(settings.home)  # restarts a killed server before any command needs it
+            embedded.restart_ended(settings.home)  # before any command needs them
         except Exception as error:  # it is tried again in 2 s, and the children go on
             _print(f"The embedded servers could not be started: {error}")
 
