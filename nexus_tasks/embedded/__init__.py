@@ -20,6 +20,7 @@ from nexus_tasks.embedded.redis import redis_server
 from nexus_tasks.embedded.server import Server, State, await_lock, await_up, halt, log_size, start
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
+from nexus_tasks.file_locks import FileLock
 
 __all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "explain", "restart_ended", "running", "stop"]
 
@@ -125,7 +126,7 @@ def stop(home: Path) -> list[str]:
 
 def _bring_up(home: Path, *, announce: bool) -> Places:
     account = prepare_home(home)
-    with await_lock(start_lock(home), _START_LOCK_SECONDS):
+    with _await_start_lock(home):
         take_into_use(home)
         places = prepare(home, account)
         _probe_disk(home)
@@ -148,6 +149,21 @@ def _bring_up(home: Path, *, announce: bool) -> Places:
         names = " and ".join(server.name for server in launched)
         print(f"Started the embedded {names} in {home}. `nexus down` stops them.", file=sys.stderr)
     return places
+
+
+def _await_start_lock(home: Path) -> FileLock:
+    """Wait for the start lock. The process that holds it may itself wait for a server that does not answer."""
+    try:
+        return await_lock(start_lock(home), _START_LOCK_SECONDS)
+    except EmbeddedUnavailable:
+        places = locate(home)
+        for server in _servers(places) if places else ():
+            if server.probe() is State.STARTING:
+                raise EmbeddedUnavailable(
+                    f"{server.name} runs, but does not answer. Another process has waited for it, too.",
+                    remedy=f"Read {server.log}. Try again later, or stop it with `nexus down` and try again.",
+                ) from None
+        raise
 
 
 def _servers(places: Places) -> tuple[Server, Server]:

@@ -388,6 +388,13 @@ def test_suspended_server_is_neither_doubled_nor_killed(home: Path, monkeypatch:
     embedded.restart_ended(home)  # what the supervisor of `nexus up` does every 2 s
     assert time.monotonic() - began < 10.0, "the start lock would be kept from every command"
     assert servers(home, "redis-server") == [process]
+    monkeypatch.setattr(embedded, "_START_LOCK_SECONDS", 0.2)
+    with (
+        server.await_lock(places.start_lock(home), 1.0),  # as a worker that starts and waits for the server
+        pytest.raises(EmbeddedError, match="Redis runs, but does not answer") as caught,
+    ):
+        embedded.ensure(home)
+    assert "nexus down" in caught.value.remedy
     process.resume()
     assert embedded.ensure(home) == endpoints
     process.suspend()
