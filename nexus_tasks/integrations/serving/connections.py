@@ -7,6 +7,7 @@ without the token could open connections until the server has no file descriptor
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import re
 import sys
 from collections.abc import Callable, Collection
@@ -94,6 +95,15 @@ class LimitedConnection(H11Protocol):
             self._stop_waiting()  # the request is complete
             if self.cycle is not None and not self.cycle.response_complete:
                 self._waits_since = None
+
+    def handle_events(self) -> None:
+        """Begin the requests that have come, each in an empty context.
+
+        Otherwise a request would begin in the context of an earlier one of its connection, with the access of that
+        one's token: asyncio reads on in the context of the request that has last waited for its body. A proxy sends the
+        requests of several clients over one connection.
+        """
+        contextvars.Context().run(super().handle_events)
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
