@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, cast
 
@@ -175,7 +175,9 @@ class SessionBuffer:
         """
         return self.recover().segments
 
-    def recover(self, agents: Collection[str] | None = None) -> Recovery:
+    def recover(
+        self, agents: Collection[str] | None = None, *, known: Container[str] = (), most: float = float("inf")
+    ) -> Recovery:
         """Flush every session, also the sessions of processes that died, and report the parts that cannot be read.
 
         A torn (unfinished) last line is cut off. A corrupt line is skipped. Torn and corrupt lines are copied to the
@@ -184,22 +186,28 @@ class SessionBuffer:
 
         Args:
             agents: read only the sessions of these agents. Default: those of all.
+            known: paths of segments that an earlier call has returned. They are left out.
+            most: when the segments that were read have this many bytes together, no further one is read. Default: all
+                are read.
 
         Raises:
             BufferError: the folder cannot be written or read.
         """
-        found = Recovery([], [])
+        found, room = Recovery([], []), most
         with self._os_errors_explained():
             for session_files in self._sessions.own(found.damages):
                 if agents is not None and session_files.agent not in agents:
                     continue
+                if room <= 0:
+                    break
                 with suppress(SessionCleared):
                     try:
-                        segments, damages = session_files.flush()
+                        segments, damages = session_files.flush(known, room)
                     except PermissionError as error:
                         path = os.fspath(error.filename or session_files.folder)
                         found.damages.append(of_another_user(path, error, session_files))
                         continue
+                    room -= sum(one.size for one in segments)
                     found.segments.extend(segments)
                     found.damages.extend(damages)
                     if not segments and session_files.clear(idle_for=_IDLE_SECONDS):

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from time import time
 
@@ -195,11 +195,17 @@ class SessionFiles:
         self._written(sealed)
 
     # --- storing ------------------------------------------------------------------------------------------------------
-    def flush(self) -> tuple[list[Segment], list[Damage]]:
-        """Seal the open segment, and sync all sealed segments to disk.
+    def flush(
+        self, known: Container[str] = (), room: float = float("inf")
+    ) -> tuple[list[Segment], list[Damage]]:
+        """Seal the open segment, and sync the sealed segments to disk.
+
+        Args:
+            known: paths of segments that are left out.
+            room: when the segments that were read have this many bytes together, no further one is read.
 
         Returns:
-            Every sealed segment, oldest first, and the damaged parts.
+            The sealed segments, oldest first, and the damaged parts.
 
         Raises:
             SessionCleared: the session's folder was deleted.
@@ -216,12 +222,17 @@ class SessionFiles:
                 files.sync(self.folder)
         segments = []
         for path in (os.path.join(self.folder, name) for name in names):
+            if path in known:
+                continue
+            if room <= 0:
+                break
             try:
                 # Sync before the caller stores the segment. A power cut must not change an entry that Postgres has.
                 files.sync(path)
                 data = _content(path)
             except FileNotFoundError:
                 continue  # another process has stored and deleted the segment
+            room -= len(data)
             found, flaws = read(data)
             damages += [self._set_aside(path, flaw) for flaw in flaws]
             segments.append(Segment(self.agent, self.session, self.start_id, path, len(data), tuple(found)))

@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 5.0  # seconds; the client's calls check the buffer's folder at most once in this time
 _BRIEFLY = "SET LOCAL lock_timeout = 1000"  # milliseconds; the longest wait of a call that is about something else
 _AT_ONCE = 100  # the most segments (sealed files of the buffer) of one session that one transaction stores
+# Bytes of segments that are read before they are stored: after an outage the buffer may be larger than the memory.
+_READ_AT_ONCE = 16_000_000
+_WHOSE = attrgetter("agent", "session", "start_id")
 
 
 @dataclass
@@ -176,20 +179,27 @@ def store_buffer(
         if not mine:
             report.busy = True
             return report
-        recovery = buffer.recover(allowed)
-        report.damages += recovery.damages
-        whose = attrgetter("agent", "session", "start_id")
-        by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
-        for segments in sorted(by_session, key=_since):
-            report.sessions += 1
-            for first in range(0, len(segments), _AT_ONCE):
-                some = segments[first : first + _AT_ONCE]
-                namespace = some[0].agent
-                if namespace not in report.locked and _store(deployment, buffer, some, report, briefly=briefly):
-                    continue
-                entries = sum(len(segment.entries) for segment in some)
-                report.locked[namespace] = report.locked.get(namespace, 0) + entries
-    return report
+        if buffer.pending():
+            with deployment.database.reading() as tx:
+                tx.execute(text("SELECT 1"))  # while Postgres is away, no call reads the whole buffer in vain
+        known, sessions = set[str](), set[tuple[str, str, str]]()
+        while True:
+            recovery = buffer.recover(allowed, known=known, most=_READ_AT_ONCE)
+            report.damages += [one for one in recovery.damages if one not in report.damages]
+            by_session = [list(found) for _, found in groupby(recovery.segments, _WHOSE)]
+            for segments in sorted(by_session, key=_since):
+                sessions.add(_WHOSE(segments[0]))
+                report.sessions = len(sessions)
+                for first in range(0, len(segments), _AT_ONCE):
+                    some = segments[first : first + _AT_ONCE]
+                    namespace = some[0].agent
+                    if namespace not in report.locked and _store(deployment, buffer, some, report, briefly=briefly):
+                        continue
+                    entries = sum(len(segment.entries) for segment in some)
+                    report.locked[namespace] = report.locked.get(namespace, 0) + entries
+            if sum(segment.size for segment in recovery.segments) < _READ_AT_ONCE:
+                return report
+            known.update(segment.path for segment in recovery.segments)
 
 
 def _since(segments: Sequence[Segment]) -> float:

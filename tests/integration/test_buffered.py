@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, worker
-from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer import SessionBuffer, session
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.services import buffer_entries, buffer_flush
 from nexus_tasks.storage import namespaces
@@ -393,4 +393,39 @@ def test_an_entry_with_fields_of_other_types_holds_up_no_other(
     report = buffer_flush.store_buffer(default_deployment())
     assert [damage.kind for damage in report.damages] == ["refused"]
     assert said(here) == ["good", "fine"]
+    assert not buffer.pending()
+
+
+def test_while_postgres_is_away_no_call_reads_the_whole_buffer(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a day's outage that would take seconds for each message."""
+    buffer.append("acme", "chat", "one")
+    read = list[str]()
+    plain = session.SessionFiles.flush
+
+    def noted(files: session.SessionFiles, *arguments: Any) -> Any:
+        read.append(files.session)
+        return plain(files, *arguments)
+
+    monkeypatch.setattr(session.SessionFiles, "flush", noted)
+    with away("NEXUS_DATABASE_URL"):
+        assert Nexus().ingest("acme", "chat", turns("two")).buffered == 1
+        assert Nexus().ingest("acme", "chat", turns("three")).buffered == 1
+    assert read == []
+    assert Nexus().ingest("acme", "chat", turns("four")).stored == 1
+    assert said(here) == ["one", "two", "three", "four"]
+
+
+def test_a_buffer_larger_than_is_read_at_once_is_stored_whole(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffer_flush, "_READ_AT_ONCE", 2_000)
+    texts = {f"Message {number} of {key}." for key in ("one", "two", "three") for number in range(45)}
+    for one in sorted(texts):
+        buffer.append("acme", one.split()[-1].rstrip("."), one)
+    buffer.append("acme", "one", {"role": "nobody", "content": "refused"})
+    report = buffer_flush.store_buffer(default_deployment())
+    assert (report.stored, report.sessions, len(report.damages)) == (135, 3, 1)
+    assert set(said(here)) == texts
     assert not buffer.pending()

@@ -615,3 +615,18 @@ def test_a_copy_of_a_segment_under_another_name_stops_nothing(tmp_path: Path) ->
     other.acknowledge(recovery.segments)
     assert not other.recover().segments
     assert not other.pending()
+
+
+def test_a_large_buffer_is_read_in_parts(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    wanted = [f"{number} of {key}" for key in ("one", "two") for number in range(40)]
+    for said in wanted:
+        kept.append("acme", said.rpartition(" ")[2], said)
+    known, found = set[str](), list[object]()
+    while segments := kept.recover(known=known, most=1_500).segments:
+        assert sum(one.size for one in segments[:-1]) < 1_500
+        assert known.isdisjoint(one.path for one in segments)
+        known |= {one.path for one in segments}
+        found += payloads(segments)
+    assert len(known) == 8
+    assert sorted(map(str, found)) == sorted(wanted)
