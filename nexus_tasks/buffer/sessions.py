@@ -140,6 +140,8 @@ class Sessions:
                     if os.path.isdir(folder) and not os.path.exists(os.path.join(folder, ABOUT)):
                         self._set_aside(name)
                     return None
+                except NotADirectoryError:
+                    return None  # a file that another program has put there, such as `desktop.ini`; it stays
                 except (ValueError, KeyError, TypeError):
                     self._set_aside(name)
                     return None

@@ -617,6 +617,19 @@ def test_a_copy_of_a_segment_under_another_name_stops_nothing(tmp_path: Path) ->
     assert not other.pending()
 
 
+def test_a_file_among_the_sessions_stops_nothing(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+    stray = [tmp_path / "buffer" / "sessions" / name for name in ("desktop.ini", "0" * 32, "\u00e9 (copy)")]
+    for path in stray:
+        path.write_bytes(b"of another program")
+    other = buffer(tmp_path)
+    assert [one["session"] for one in other.status()] == ["chat"]
+    assert other.list() == [("acme", "chat")]
+    assert payloads(other.recover().segments) == ["one"]
+    assert all(path.read_bytes() == b"of another program" for path in stray)
+
+
 def test_a_large_buffer_is_read_in_parts(tmp_path: Path) -> None:
     kept = buffer(tmp_path)
     wanted = [f"{number} of {key}" for key in ("one", "two") for number in range(40)]
