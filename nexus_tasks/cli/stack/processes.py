@@ -92,10 +92,11 @@ class Child:
     def start(self) -> None:
         """Start the process, or start it again."""
         self._close()
-        self._ready, theirs = os.pipe()
-        command = [sys.executable, "-P", "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
         output = subprocess.PIPE if self.log is None else open_log(os.fspath(self.log))
+        theirs = -1
         try:
+            self._ready, theirs = os.pipe()
+            command = [sys.executable, "-P", "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
             self.process = subprocess.Popen(
                 command,
                 env=self.env,
@@ -108,7 +109,8 @@ class Child:
                 start_new_session=True,  # Ctrl-C goes to the parent alone, and the parent stops its children
             )
         finally:
-            os.close(theirs)
+            if theirs >= 0:
+                os.close(theirs)
             if output != subprocess.PIPE:
                 os.close(output)
         self.started = time.monotonic()

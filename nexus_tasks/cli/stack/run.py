@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nexus_tasks import embedded
@@ -78,7 +79,9 @@ def _children(settings: Settings, options: StackOptions, held: FileLock, *, logs
 
 
 def _print(message: str) -> None:
-    print(f"{'stack':>6} | {message}", flush=True)
+    """Print a message. A full disk under the log, or a pipe whose reader has ended, does not end the stack."""
+    with suppress(OSError):
+        print(f"{'stack':>6} | {message}", flush=True)
 
 
 def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
