@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from celery.signals import beat_init
+from celery.utils.time import maybe_make_aware
 
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
@@ -174,3 +175,33 @@ def _tick_at_once(sender: Any, **_: Any) -> None:
 
 
 beat_init.connect(_tick_at_once, weak=False)
+
+
+def _bear_clock_that_goes_back(sender: Any, **_: Any) -> None:
+    """Let ticks come although the clock of beat's machine was ahead at their last runs.
+
+    Celery would wait until the clock shows those times again, also after a restart: it keeps the times in a file.
+    """
+    from celery.beat import PersistentScheduler  # only beat needs it
+
+    scheduler: Any = sender.scheduler
+    if not isinstance(scheduler, PersistentScheduler):
+        return
+    latest: datetime | None = None
+    plain = scheduler.tick
+
+    def tick(*args: Any, **options: Any) -> Any:
+        nonlocal latest
+        now = sender.app.now()
+        if latest is None or now < latest:
+            for entry in scheduler.schedule.values():
+                if entry.task.startswith(OURS) and maybe_make_aware(entry.last_run_at) > now:
+                    entry.last_run_at = now
+            scheduler._heap = None  # it has the times at which the entries would be due; Celery makes it anew
+        latest = now
+        return plain(*args, **options)
+
+    scheduler.tick = tick
+
+
+beat_init.connect(_bear_clock_that_goes_back, weak=False)

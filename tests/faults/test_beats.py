@@ -6,9 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from celery.beat import PersistentScheduler, Service
+from celery.signals import beat_init
 
 from tests.sandbox import Sandbox, eventually
 
@@ -46,3 +51,38 @@ def test_two_beats_do_a_tick_once(here: Sandbox) -> None:
         for beat in beats:
             beat.send_signal(signal.SIGKILL)
             beat.wait()
+
+
+def test_ticks_come_although_the_clock_of_beat_goes_back(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The clock is ahead by a day. Then it is set right, while beat runs or before it is started again."""
+    clock, sent = [datetime.now(UTC) + timedelta(days=1)], list[str]()
+    application = here.deployment.app
+    monkeypatch.setattr(type(application), "now", lambda _app: clock[0])
+    monkeypatch.setattr(PersistentScheduler, "apply_async", lambda _s, entry, **_: sent.append(entry.name))
+
+    def beat() -> Any:
+        service = Service(application, schedule_filename=str(tmp_path / "schedule"))
+        beat_init.send(sender=service)
+        return service.scheduler
+
+    def ticks(scheduler: Any, minutes: int) -> Counter[str]:
+        sent.clear()
+        for _ in range(minutes * 6):
+            while scheduler.tick() == 0:
+                pass
+            clock[0] += timedelta(seconds=10)
+        return Counter(sent)
+
+    scheduler = beat()
+    assert ticks(scheduler, 70)["prune"] == 1
+    clock[0] -= timedelta(days=1)
+    right = ticks(scheduler, 70)
+    assert right["prune"] >= 1
+    assert right["dream_due"] >= 60
+    clock[0] += timedelta(days=400)
+    ticks(scheduler, 2)
+    scheduler.close()
+    clock[0] -= timedelta(days=400)
+    assert ticks(beat(), 70)["prune"] >= 1
