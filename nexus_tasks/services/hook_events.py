@@ -126,7 +126,8 @@ def settle(
 ) -> tuple[list[Message], set[int]]:
     """Decide which events are stored as messages. Call it after this transaction has stored the transcripts' messages.
 
-    An event waits at most ``patience`` seconds for its message in the transcript. ``None`` means PATIENCE.
+    An event waits at most ``patience`` seconds for its message in the transcript. ``None`` means PATIENCE. An event
+    that is further in the future does not wait: the clock was ahead when it was written.
 
     Returns:
         The messages of the events to store, and the ``entry_seq`` of the events that still wait. Events whose message
@@ -138,7 +139,7 @@ def settle(
         read = entry.context_type in position.READERS and message.role != "assistant"
         if read and session_id is not None and _covered(tx, session_id, message):
             continue
-        if not read or entry.time <= turn.over_at or time.time() - entry.time > patience:
+        if not read or entry.time <= turn.over_at or abs(time.time() - entry.time) > patience:
             lacking.append(message)
         else:
             waiting.add(entry.entry_seq)
@@ -149,10 +150,12 @@ def _covered(tx: Transaction, session_id: int, message: Message) -> bool:
     query = select(Memory.id).where(Memory.session_id == session_id, Memory.level == "raw")
     if message.role == "user":
         assert message.occurred_at is not None
+        # Of a message from the future, `claimed_at` is the time that its line has, by the clock of the event.
+        written_at = func.coalesce(Memory.claimed_at, Memory.occurred_at)
         query = query.where(
             Memory.role == "user",
             _has_prompt(message.content.strip()),
-            Memory.occurred_at >= message.occurred_at - _SLACK,
+            written_at >= message.occurred_at - _SLACK,
         )
     else:
         call_id = message.tool_calls[0].get("id")

@@ -15,6 +15,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus, files
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
@@ -462,3 +463,30 @@ def test_an_odd_folder_does_not_cost_an_event(
     assert hook.main([], agent=agent) == 0
     [segment] = SessionBuffer(tmp_path / "buffer").recover().segments
     assert segment.entries[0].payload["prompt"] == "We deploy on Tuesdays."
+
+
+def test_a_prompt_is_stored_once_although_the_clock_was_ahead(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The clock of the machine was ahead when the agent and its hook wrote, and is right when the buffer is stored."""
+    ahead = datetime.now(UTC) + timedelta(days=400)
+    made, path = Transcript(began=ahead), tmp_path / "t.jsonl"
+    made.prompt("We deploy on Tuesdays.")
+    made.write(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffer_session, "time", lambda: ahead.timestamp() + 1.0)
+        call(capsys, "UserPromptSubmit", path, prompt="We deploy on Tuesdays.")
+        call(capsys, "Stop", path)
+    assert buffer_flush.store_buffer(default_deployment()).waiting == 0
+    assert said(here) == ["We deploy on Tuesdays."]
+
+
+def test_an_event_of_a_clock_that_was_ahead_does_not_wait_for_its_time(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = Transcript().write(tmp_path / "t.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffer_session, "time", lambda: (datetime.now(UTC) + timedelta(days=400)).timestamp())
+        call(capsys, "UserPromptSubmit", path, prompt="never written down")
+    assert buffer_flush.store_buffer(default_deployment()).waiting == 0
+    assert said(here) == ["never written down"]
