@@ -26,7 +26,7 @@ import redis
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack import commands, flower, lifetime
-from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.errors import ConfigurationError, EmbeddedError
 from nexus_tasks.file_locks import try_lock
 
 CLI = (
@@ -124,6 +124,15 @@ def test_flower_has_a_user_that_stays_and_that_nobody_else_can_read(
     assert flower.user_variables(tmp_path / "other") != given
     monkeypatch.setenv("FLOWER_BASIC_AUTH", "me:mine")
     assert flower.user_variables(home) == {}
+
+
+@pytest.mark.parametrize("text", ["", "FLOWER_COOKIE_SECRET=x\n", "FLOWER_BASIC_AUTH=\n", "\0\0\0"])
+def test_flower_does_not_run_without_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for name in ("FLOWER_BASIC_AUTH", "FLOWER_AUTH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "flower.env").write_text(text)
+    with pytest.raises(EmbeddedError, match="names no user"):
+        flower.user_variables(tmp_path)
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ import os
 import secrets
 from pathlib import Path
 
+from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.files import make_folder, write_atomic
 
 _OWN_USER = ("FLOWER_BASIC_AUTH", "FLOWER_AUTH")
@@ -25,6 +26,9 @@ def user_variables(home: Path) -> dict[str, str]:
 
     The first call makes the file of :func:`user_file` (mode 0600). The result is empty when the environment names a
     user already.
+
+    Raises:
+        EmbeddedError: the file names no user, for example because it was damaged.
     """
     path = user_file(home)
     if path is None:
@@ -35,6 +39,13 @@ def user_variables(home: Path) -> dict[str, str]:
             "FLOWER_COOKIE_SECRET": secrets.token_hex(32),
         }
         make_folder(os.fspath(home))
-        write_atomic(os.fspath(path), "".join(f"{name}={value}\n" for name, value in made.items()).encode())
-    lines = (line.partition("=") for line in path.read_text().splitlines())
-    return {name: value for name, equals, value in lines if equals}
+        text = "".join(f"{name}={value}\n" for name, value in made.items())
+        write_atomic(os.fspath(path), text.encode(), durable=True)  # an empty file would leave Flower without a user
+    lines = (line.partition("=") for line in path.read_text(errors="replace").splitlines())
+    found = {name: value for name, equals, value in lines if equals}
+    if not any(found.get(name) for name in _OWN_USER):
+        raise EmbeddedError(
+            f"{path} names no user, so every user of this machine could use Flower.",
+            remedy="Delete the file: the next `nexus up --flower` makes it anew.",
+        )
+    return found
