@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,15 +187,11 @@ def _absolute(home: Path) -> Path:
 
 def _probe_disk(home: Path) -> None:
     # On a full disk a server may start and then fail, perhaps without the space to write the reason to its log. Writing
-    # a file of 1 MB finds a full disk before the start.
-    probe = home / "probe"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(1_000_000))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        probe.unlink(missing_ok=True)
+    # a file of 1 MB finds a full disk before the start. Its name is new, because the user may have files in the folder.
+    with tempfile.TemporaryFile(dir=home) as file:
+        file.write(bytes(1_000_000))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def explain(error: OSError, home: Path) -> EmbeddedError:

@@ -712,3 +712,9 @@ def test_programs_that_pip_unpacked_for_root_alone(new_home: Path) -> None:
     new_home.parent.chmod(0o755)
     account.let_run(binaries, user)
     assert subprocess.run([program], **user.popen, check=False).returncode == 0
+
+
+def test_a_file_of_the_user_in_the_home_folder_stays(home: Path) -> None:
+    (home / "probe").write_text("my own")
+    embedded.ensure(home)
+    assert (home / "probe").read_text() == "my own"
