@@ -56,12 +56,13 @@ def write_atomic(
         OSError: the file could not be written. ``path`` is unchanged.
     """
     new = f"{path}.{os.urandom(6).hex()}.new"  # unique, because several threads may write the file at once
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    before = os.stat(path) if keep_mode and os.path.exists(path) else None
+    # A file that exists may be closed to others. Then its new text is closed to them from the beginning.
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode if before is None else 0o600)
     try:
         try:
             write_all(fd, data)
-            if keep_mode and os.path.exists(path):
-                before = os.stat(path)
+            if before is not None:
                 if not os.geteuid():  # as root, with `sudo`: else the file's owner could not read it any more
                     with suppress(OSError):  # some file systems have no owners
                         os.fchown(fd, before.st_uid, before.st_gid)

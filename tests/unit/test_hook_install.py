@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nexus_tasks import files
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.integrations.coding_agents.install import EVENTS, install, settings_file, uninstall
 
@@ -247,3 +248,19 @@ def test_the_new_text_is_on_the_disk_before_it_takes_the_place_of_the_old(
     assert install("claude-code", path).changed
     assert uninstall("claude-code", path).changed
     assert replaced == [True, True]
+
+
+def test_what_was_closed_to_others_is_never_open_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(OTHERS))
+    path.chmod(0o600)
+    modes, write_all = list[int](), files.write_all
+
+    def noted(fd: int, data: bytes) -> None:
+        modes.append(os.fstat(fd).st_mode & 0o077)
+        write_all(fd, data)
+
+    monkeypatch.setattr(files, "write_all", noted)
+    install("claude-code", path)
+    assert modes == [0]
+    assert path.stat().st_mode & 0o777 == 0o600
