@@ -42,3 +42,13 @@ def test_redis_is_given_no_more_memory_than_its_machine_has() -> None:
 def test_a_replica_is_promoted_only_after_the_loss_of_the_primary() -> None:
     check = redis._role({"role": "slave", "master_host": "one", "master_port": 6379})
     assert "gone for good" in check.remedy
+
+
+def test_a_torn_line_in_quarantine_can_only_be_deleted_by_hand(tmp_path: Path) -> None:
+    quarantine = tmp_path / "buffer" / "quarantine"
+    quarantine.mkdir(parents=True)
+    (quarantine / "torn.json").write_text("{}")
+    [check] = machine.buffer(Settings(home=tmp_path))
+    assert not check.ok
+    assert "nexus buffer release --all" in check.remedy
+    assert f"by hand, in {quarantine}." in check.remedy

@@ -256,3 +256,17 @@ def test_the_skill_has_the_form_of_a_skill() -> None:
     assert 0 < len(re.search(r"^description: (.*)$", head, re.M)[1]) <= 1024  # type: ignore[index]
     commands = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
     assert {shlex.split(line)[1] for line in commands} == {"search", "context", "ask", "remember"}
+
+
+def test_an_environment_file_that_is_no_text_is_named(
+    user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings may name the server that gets the messages. Without them the embedded one gets them."""
+    init()
+    monkeypatch.setattr(os, "environ", os.environ | {"NEXUS_HOME": str(user / "data")})
+    os.environ.pop("NEXUS_MODEL", None)
+    with environment_file.path().open("ab") as file:
+        file.write("# café\n".encode("latin-1"))
+    environment_file.load()
+    assert "NEXUS_MODEL" not in os.environ
+    assert "is not UTF-8, so its settings do not count" in capsys.readouterr().err

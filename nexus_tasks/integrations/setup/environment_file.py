@@ -36,7 +36,7 @@ def content(variables: Mapping[str, str]) -> str:
 
 
 def load() -> None:
-    """Set the variables of the file that are not set already. A missing or unreadable file sets none.
+    """Set the variables of the file that are not set already. A missing file sets none, nor does one that is no text.
 
     A file of another user sets none either: that user would choose the server that gets the messages and the key. Only
     root reads any file, as in the session buffer.
@@ -44,12 +44,20 @@ def load() -> None:
     try:
         with open(_path(), encoding="utf-8") as file:
             if os.geteuid() and os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
-                print(f"warning: {_path()} belongs to another user, so its settings do not count.", file=sys.stderr)
+                _warn("belongs to another user")
                 return
             lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (PermissionError, UnicodeDecodeError) as error:
+        _warn("cannot be read" if isinstance(error, PermissionError) else "is not UTF-8")
+        return
+    except OSError:
         return
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and name.isidentifier() and "\0" not in value:
             os.environ.setdefault(name, value)
+
+
+def _warn(why: str) -> None:
+    if sys.stderr is not None:
+        print(f"warning: {_path()} {why}, so its settings do not count.", file=sys.stderr)
