@@ -6,7 +6,7 @@ One cell's database keeps the directory. A cell is a deployment that has some of
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -60,12 +60,33 @@ def highest_ids(tx: Transaction) -> dict[str, int]:
     }
 
 
-def space_ids(tx: Transaction, number: int, beyond: Mapping[str, int]) -> None:
+def highest_ids_of(tx: Transaction, namespace: str) -> dict[str, int]:
+    """The highest id of a namespace's rows in each table that has some."""
+    found = {}
+    for table in _sequences():
+        if "namespace_id" in Base.metadata.tables[table].c:
+            query = f"SELECT max(id) FROM {table} WHERE namespace_id = (SELECT id FROM namespaces WHERE name = :n)"
+            if highest := tx.scalar(text(query), {"n": namespace}):
+                found[table] = int(highest)
+    return found
+
+
+def number_of(tx: Transaction, name: str) -> int:
+    """The number of a cell."""
+    return int(tx.scalars(select(CellRow.number).where(CellRow.name == name)).one())
+
+
+def space_ids(
+    tx: Transaction, number: int, beyond: Mapping[str, int], tables: Collection[str] | None = None
+) -> None:
     """Let each table give only ids that leave ``number`` when divided by 256, and are greater than those ``beyond``.
 
     So no two cells give a row the same id, and a namespace keeps its ids when it moves. May run any number of times.
+
+    Args:
+        tables: only these tables. Default: all.
     """
-    for table in _sequences():
+    for table in _sequences() if tables is None else tables:
         sequence = _sequence(tx, table)
         # This waits for transactions that are taking an id, and holds back later ones.
         tx.execute(text(f"ALTER SEQUENCE {sequence} INCREMENT BY {MOST_CELLS}"))

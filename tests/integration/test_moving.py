@@ -98,6 +98,30 @@ def test_a_moved_namespace_is_as_it_was(both: TwoCells) -> None:
     assert [entry.action for entry in both.nexus.audit(ACME, action="move")] == ["move"]
 
 
+def test_new_rows_of_a_moved_namespace_have_greater_ids(both: TwoCells) -> None:
+    """What a reflection has read is known by the greatest id. It would never read a new fact with a smaller one."""
+    for table in ("memories", "sessions", "digest_requests"):
+        both.one.sql(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), 25600000)")
+    both.nexus.remember(ACME, "I drink cocoa every evening.", author="ann")
+    with use(both.cells.deployments["one"]):
+        work()
+        reflect_perspective.delay(namespace=ACME, observer="ann", subject="ann")
+        work()
+    move(both.cells, ACME, "two")
+    both.nexus.remember(ACME, "I drink lemonade every noon.", author="ann")
+    with use(both.cells.deployments["two"]) as two:
+        Reconciler(two.engine).round()
+        work("derive_memory")
+    [unread] = [one.unreflected for one in both.nexus.perspectives(ACME) if one.observer == "ann"]
+    assert unread == 1
+    told = "SELECT min(id), max(id), array_agg(DISTINCT id % 256) FROM memories WHERE content LIKE :said"
+    [(_, noon, own)] = both.two.sql(told, said="%lemonade%")
+    move(both.cells, ACME, "one")
+    both.nexus.remember(ACME, "I drink coffee every night.", author="ann")
+    [(night, _, other)] = both.one.sql(told, said="%coffee%")
+    assert (night > noon, own, other) == (True, [1], [0])
+
+
 def test_work_that_was_wanted_goes_on_in_the_new_cell(both: TwoCells) -> None:
     assert both.nexus.status(ACME).namespaces[0].underived == 1
     with use(both.cells.deployments["one"]):

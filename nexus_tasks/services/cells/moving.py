@@ -6,7 +6,8 @@ The steps, in their order. Each is safe to repeat, so that a move that was cut o
 2. ``drain``: in the old cell no job of the namespace begins, and those that run end.
 3. ``close``: in the old cell the namespace can only be read. Then the step waits for transactions that began before.
    Producers' messages go to their session buffers from here on.
-4. ``copy``: one transaction in the new cell gets every row, and compares sums of both sides before it commits.
+4. ``copy``: one transaction in the new cell gets every row, and compares sums of both sides before it commits. Then the
+   new cell gives only ids that are greater than those of the rows.
 5. ``switch``: the directory says that the namespace lives in the new cell. This is the moment of the move.
 6. ``leave``: the old cell refuses every call about the namespace, also of clients that do not know of the move.
 7. ``open``: in the new cell the namespace can be written, and its jobs run.
@@ -30,7 +31,7 @@ from typing import Literal, get_args
 from sqlalchemy import text
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
-from nexus_tasks.errors import InvalidInput, NexusError, NotFound, QueueUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, NexusError, NotFound, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
@@ -197,6 +198,7 @@ def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], objec
         _close(old, one)
         note("close")
         rows = _copy(old, new, one)
+        _raise_ids(cells, one)
         note("copy")
         with cells.directory.database.transaction() as tx:
             directory.switch(tx, one.namespace, one.id)
@@ -305,6 +307,41 @@ def _copy(old: Deployment, new: Deployment, one: _Move) -> dict[str, int]:
         source = stack.enter_context(old.database.snapshot())
         target = stack.enter_context(new.database.transaction())
         return dict(copying.copy(source, target, one.namespace, from_cell=one.old, move=one.id))
+
+
+def _raise_ids(cells: Cells, one: _Move) -> None:
+    """Let the tables of the new cell give only ids that are greater than those of the old cell and of the namespace.
+
+    A reflection has read the facts up to an id. It would never read a later fact with a smaller id.
+    """
+    old, new = cells.deployments[one.old], cells.deployments[one.new]
+    with cells.directory.database.transaction() as tx:
+        number = directory.number_of(tx, one.new)
+    with old.database.transaction() as tx:
+        given = directory.highest_ids(tx)
+    with new.database.transaction() as tx:
+        own, here = directory.highest_ids_of(tx, one.namespace), directory.highest_ids(tx)
+    for table, last in given.items():
+        least = max(last, own.get(table, 0))
+        if here[table] < least:
+            _raise(new, number, table, least)
+
+
+def _raise(new: Deployment, number: int, table: str, least: int) -> None:
+    deadline = time.monotonic() + DRAIN_WITHIN
+    while True:
+        try:
+            with new.database.transaction() as tx:
+                # Writers of the table wait behind this transaction, which waits for those that have taken an id.
+                tx.execute(text("SET LOCAL lock_timeout = 1000"))
+                directory.space_ids(tx, number, {table: least}, [table])
+            return
+        except StorageUnavailable:
+            raise
+        except Transient:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK_EVERY)
 
 
 def _carry(old: Deployment, new: Deployment, namespace: str) -> None:

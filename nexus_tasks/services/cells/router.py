@@ -142,8 +142,8 @@ class Cells:
     def prepare(self) -> Mapping[str, int]:
         """Register every cell in the directory, and let no two cells give a row the same id. Safe to repeat.
 
-        The namespaces that a cell has already are noted in the table. One that the table has in another cell stays
-        there, and a warning names it.
+        Each cell then gives greater ids than any cell has given before. The namespaces that a cell has already are noted
+        in the table. One that the table has in another cell stays there, and a warning names it.
 
         Returns:
             The number of each cell.
@@ -156,8 +156,11 @@ class Cells:
         order = sorted(self.deployments, key=lambda name: name != self.directory_name)
         for name in order:
             self._check_schema(name)
-        with self.directory.database.transaction() as tx:
-            beyond = cells.highest_ids(tx)
+        beyond = dict[str, int]()
+        for name in order:
+            with self.deployments[name].database.transaction() as tx:
+                given = cells.highest_ids(tx)
+            beyond = {table: max(last, beyond.get(table, 0)) for table, last in given.items()}
         numbers = dict[str, int]()
         for name in order:
             database = self.deployments[name].database
@@ -169,7 +172,7 @@ class Cells:
                 for stray in cells.place_all(tx, known, name):
                     log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
             with database.transaction() as tx:
-                cells.space_ids(tx, numbers[name], beyond if name != self.directory_name else {})
+                cells.space_ids(tx, numbers[name], beyond)
         self._verified.update(numbers)
         return numbers
 
