@@ -117,7 +117,8 @@ def _queued_row(
         "purpose": request.purpose,
         "model": resources.model.model_for(request.purpose),
         "params": provider.item_params(request),
-        "sources": sorted(request.material.rests_on),
+        # All that the job has read: the prompt of a digest has the text of the digest before it, too.
+        "sources": sorted(job.rests_on),
     }
 
 

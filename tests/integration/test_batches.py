@@ -13,6 +13,7 @@ from nexus_tasks.cognition import message_batches
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.llm.anthropic import batches as anthropic_batches
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.storage import batches, pruning
@@ -315,6 +316,13 @@ def unlike(lines: list[dict[str, Any]], **message: Any) -> dict[str, Any]:
     return {**lines[0], "result": {**result, "message": {**result["message"], **message}}}
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 STRANGE: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
     "a custom id with a digit that is no number": lambda lines: [{**lines[0], "custom_id": named(lines, "²")}, *lines],
     "a custom id beyond the largest id": lambda lines: [{**lines[0], "custom_id": named(lines, "9" * 30)}, *lines],
@@ -340,6 +348,7 @@ STRANGE: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
         unlike(lines, usage={"input_tokens": 5, "output_tokens": 5, "share": float("nan")}),
         *lines[1:],
     ],
+    "a message nested too deeply to be stored": lambda lines: [unlike(lines, more=nested(400)), *lines[1:]],
     "tokens that no column holds": lambda lines: [
         unlike(lines, usage={"input_tokens": -5, "output_tokens": 10**30}),
         *lines[1:],
@@ -677,6 +686,8 @@ CAME: dict[str, Callable[[list[dict[str, Any]]], list[Any]]] = {
     "one of them": lambda lines: lines[:1],
     "an error of the gateway": lambda _: [{"type": "error", "error": {"type": "overloaded_error", "message": "no"}}],
     "names that are none": lambda lines: [{**lines[0], "custom_id": None}, {**lines[0], "custom_id": 7}],
+    "a line that the SDK cannot read": lambda lines: [{**lines[0], "_fields_set": "x"}, *lines],
+    "a line nested too deeply": lambda lines: [{**lines[0], "more": nested(930)}, *lines],
 }
 
 
@@ -738,6 +749,40 @@ def test_an_error_on_a_further_page_of_batches_is_waited_out(
         later(here)
         [claim] = [claim for claim in waiting() if claim.kind == "submit_batch"]
         assert (pages, claim.wait_reason, claim.errors) == ([], "batch", 0)
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+@pytest.mark.parametrize("further", ["the same", "others"])
+def test_a_list_of_batches_without_an_end_is_given_up(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, further: str
+) -> None:
+    """A gateway that does not know the parameter `after_id` gives the first page again and again."""
+    monkeypatch.setattr(anthropic_batches, "MOST_LISTED", 5)
+    cut_off_after_the_submission(monkeypatch)
+    dream(*SESSIONS)
+    run()
+    first = slow.batch_list().body
+    assert isinstance(first, dict)
+    pages = 0
+
+    def page() -> Reply:
+        nonlocal pages
+        pages += 1
+        if pages > 20:
+            return Reply.of(faults.status(400, "invalid_request_error", "no end"))
+        number = pages if further == "others" else 1
+        data = [{**first["data"][0], "id": f"msgbatch_other_{number}", "request_counts": COUNTS}]
+        return Reply(200, {"data": data, "has_more": True, "first_id": "x", "last_id": "x"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "batch_list", page)
+        later(here)
+    assert pages <= 6
+    [claim] = [claim for claim in waiting() if claim.kind == "submit_batch"]
+    assert (claim.wait_reason, claim.errors) == ("batch", 0)
     slow.end_batches()
     later(here)
     later(here)
@@ -828,6 +873,27 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Sandbox, slow: StandIn)
     message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
     assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_erasing_what_the_digest_before_told_leaves_no_text(here: Sandbox, slow: StandIn, answered: bool) -> None:
+    """The request has the text of the digest before, and no message that it rests on."""
+    [told] = say("I hid the key under the zanzibarium.", session=SESSIONS[0])
+    digest_session.delay(namespace=NAMESPACE, session_key=SESSIONS[0], reason="manual_digest")
+    run()
+    dream(*SESSIONS)
+    run()
+    quoting = "SELECT count(*) FROM batch_requests AS r WHERE r::text LIKE '%zanzibarium%'"
+    assert here.sql(quoting) == [(1,)]
+    if answered:
+        slow.end_batches()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follow_ups, "hurry_all", lambda *_: None)  # no job takes its answer yet
+            here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+            time_passes(here)
+            work_as_asked(without=["derive_memory", "digest_session"])
+    Nexus().forget(NAMESPACE, memory_id=told)
+    assert here.sql(quoting) == [(0,)]
 
 
 def test_what_is_erased_before_it_is_written_down_is_not_sent(

@@ -12,7 +12,7 @@ from nexus_tasks.errors import Transient
 from nexus_tasks.llm.answer_json import clean
 from nexus_tasks.llm.anthropic.client import ClaudeClient
 from nexus_tasks.llm.anthropic.errors import job_error
-from nexus_tasks.llm.anthropic.messages import USUAL, completion, is_message, request_params, usage_of
+from nexus_tasks.llm.anthropic.messages import USUAL, completion, is_message, request_params, text_of, usage_of
 from nexus_tasks.llm.base import AnswerT, BatchItemResult, Completion, ModelRequest, NoBatches, Usage
 from nexus_tasks.llm.dialects import Dialects
 from nexus_tasks.llm.purposes import claude_name
@@ -20,6 +20,9 @@ from nexus_tasks.settings import Settings
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
+    from anthropic.types import Message
+
+MOST_LISTED = 10_000  # batches that are looked at to find one of an earlier submission (chosen by hand, not measured)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class AnthropicBatchProvider:
             message = found if is_message(found) else None  # an item that failed has none
             yield BatchItemResult(
                 custom_id=custom_id if isinstance(custom_id, str) else "",
-                message=clean(message.model_dump(mode="json", warnings=False)) if message else None,
+                message=_as_json(message) if message else None,
                 usage=usage_of(message) if message else Usage(),
             )
 
@@ -101,12 +104,26 @@ def _create(requests: Any, client: Anthropic) -> Any:
         raise
 
 
+def _as_json(message: Message) -> dict[str, Any]:
+    """A message as Postgres stores it. Of one that is nested too deeply, the answer alone is stored."""
+    try:
+        whole: dict[str, Any] = clean(message.model_dump(mode="json", warnings=False))
+    except (ValueError, RecursionError):
+        stop = clean(message.stop_reason) if isinstance(message.stop_reason, str) else None
+        text = {"type": "text", "text": clean(text_of(message))}
+        return {"content": [text], "stop_reason": None if stop == "tool_use" else stop}
+    return whole
+
+
 def _submitted_since(moment: datetime, items: int, client: Anthropic) -> list[str]:
-    found = []
+    found, seen = [], set[str]()
     try:
         for batch in client.messages.batches.list(limit=100):  # the SDK asks for each further page by itself
             if batch.created_at < moment:
                 break
+            if batch.id in seen or len(seen) == MOST_LISTED:  # a gateway gives the same page again and again
+                raise Transient("The Claude API (or a gateway before it) gives a list of batches without an end.")
+            seen.add(batch.id)
             counts = batch.request_counts
             total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
             if total == items:
@@ -134,6 +151,8 @@ def _lines(stream: Iterable[Any]) -> Iterator[Any]:
         raise job_error(error) from None
     except (httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
         raise Transient(f"The results of a message batch were cut off ({type(error).__name__}).") from None
+    except (TypeError, AttributeError, LookupError, RuntimeError) as error:  # RuntimeError: nested too deeply, too
+        raise Transient(f"The results of a message batch have a line that is none ({type(error).__name__}).") from None
 
 
 def _status(batch_id: str, client: Anthropic) -> str | None:

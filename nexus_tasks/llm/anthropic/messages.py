@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from nexus_tasks.llm.answer_json import is_misshapen, parse, why
@@ -90,12 +91,12 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
     fault, detail = _fault(message)
     if not fault:
         try:
-            answer = parse(_text(message), request.answer)
+            answer = parse(text_of(message), request.answer)
         except ValueError as error:
             fault, detail, misshapen = "invalid", why(error), is_misshapen(error)
     return Completion(
         model=model,
-        usage=usage_of(message) if _counts(message) else estimated(request, _text(message)),
+        usage=usage_of(message) if _counts(message) else estimated(request, text_of(message)),
         seconds=seconds,
         answer=answer,
         fault=fault,
@@ -105,12 +106,14 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
     )
 
 
-def _text(message: Message) -> str:
+def text_of(message: Message) -> str:
     """The answer's JSON: the input of the tool, or else the text."""
     block: Any
     for block in message.content:
         if _calls_tool(block):
-            return json.dumps(block.input)
+            with suppress(RecursionError):  # nested too deeply to be an answer
+                return json.dumps(block.input)
+            return ""
     texts = (getattr(block, "text", None) for block in message.content if getattr(block, "type", "") == "text")
     return "".join(text for text in texts if isinstance(text, str))
 
