@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -223,6 +225,64 @@ def test_ordinary_values_of_a_tool_call_are_kept() -> None:
         "list": ["-1", "2", 3, None],
     }
     assert scrub_value(value) == value
+
+
+SIGNATURE = (
+    "EqoBCkgIARABGAIiQL2UoU0b1OHYi+yCHpBY7U6FQW8/FcoLewocJQPa2HnmLM+NECy50y44F/kD4SULFXi57buI9fAvyBwtyjlOiO0SDE3+"
+    "r3spdg6PLOo9PBoMma2ku5OTAoR46j9VIjDRlvNmBvff7YW4WI9oU8XagaOBSxLPxElrhyuxppEn7m6bfT40dqBSTDrfiw4FYB4qEPETTI6TA6wt"
+    "jGAAqmFqKTo="
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"part_kind": "thinking", "content": "hm", "signature": SIGNATURE},
+        {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
+        {"type": "reasoning.text", "text": "hm", "signature": SIGNATURE},
+        {"part_kind": "text", "provider_details": {"thought_signature": SIGNATURE, "thoughtSignature": SIGNATURE}},
+        {"part_kind": "tool-call", "tool_call_id": "tooluse_kZJMlvQmRJ6eAyJE5GIl7Q", "args": "{}"},
+    ],
+    ids=str,
+)
+def test_what_a_provider_wants_back_as_it_was_is_kept(value: dict[str, object]) -> None:
+    assert scrub_value(value) == value
+
+
+def test_a_signature_of_something_else_and_a_token_in_one_are_replaced() -> None:
+    assert SIGNATURE not in json.dumps(scrub_value({"type": "webhook", "signature": SIGNATURE}))
+    token = TOKENS["github"]
+    assert token not in json.dumps(scrub_value({"type": "thinking", "signature": token}))
+
+
+LUCK = random.Random(5)
+FILES = {
+    "zeros": bytes(3_000),
+    "silence": b"RIFF\x24\x20\0\0WAVEfmt " + bytes(5_000),
+    "random": LUCK.randbytes(1_000_000),
+    "with a gap": LUCK.randbytes(3_000) + bytes(600) + LUCK.randbytes(3_000),
+    "with a short gap": LUCK.randbytes(30) + bytes(16) + LUCK.randbytes(3_000),
+}
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_in_base64_is_kept(file: str, encode: Callable[[bytes], bytes]) -> None:
+    text = encode(FILES[file]).decode()
+    assert scrub(text) == text
+    assert scrub_value({"image_url": f"data:image/png;base64,{text}"}) == {"image_url": f"data:image/png;base64,{text}"}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_token_beside_a_file_is_found(kind: str) -> None:
+    file = base64.b64encode(FILES["random"][:3_000]).decode()
+    for text in (
+        f"{file} {TOKENS[kind]}",
+        f"{file}\n{TOKENS[kind]}",
+        f"{TOKENS[kind]} {file}",
+        f'{{"a": "{file}", "b": "{TOKENS[kind]}"}}',
+    ):
+        assert TOKENS[kind] not in scrub(text)
 
 
 @pytest.mark.parametrize("kind", TOKENS)

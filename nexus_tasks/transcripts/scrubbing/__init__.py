@@ -123,8 +123,11 @@ def scrub_value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         fields = {str(key): item for key, item in value.items()}
         named = next((fields[name] for name in _NAMES if isinstance(fields.get(name), str)), None)
+        kept = _SIGNATURE if _is_thought(fields) else None
         return {
-            scrub(key): _scrub_field(named if named and key in _VALUES else key, item, depth)
+            scrub(key): scrub_value(item, depth + 1)
+            if key == kept
+            else _scrub_field(named if named and key in _VALUES else key, item, depth)
             for key, item in fields.items()
         }
     if isinstance(value, (list, tuple)):
@@ -134,6 +137,13 @@ def scrub_value(value: Any, depth: int = 0) -> Any:
 
 # {"name": "API_TOKEN", "value": "…"}, {"password": {"value": "…"}}
 _NAMES, _VALUES = ("name", "key", "Name", "Key"), frozenset(("value", "Value", "default"))
+# The signature of a model's thought is no secret. The provider takes the thought back only with its signature.
+_SIGNATURE, _THOUGHTS = "signature", ("thinking", "redacted_thinking", "reasoning")
+
+
+def _is_thought(fields: dict[str, Any]) -> bool:
+    kind = fields.get("part_kind", fields.get("type"))
+    return isinstance(kind, str) and kind.startswith(_THOUGHTS)
 
 
 def _scrub_field(key: str, value: Any, depth: int) -> Any:

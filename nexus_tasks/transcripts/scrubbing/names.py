@@ -49,7 +49,7 @@ _NOT_ITSELF = lazy(
 _OPEN = lazy(
     r"(?:sha|md5|hash|digest|checksum|crc|commit|revision|\brev\b|etag|uuid|guid|fingerprint|thumbprint|integrity|public|"
     r"pub_?key|nonce|cache|primary|foreign|sort|partition|idempoten|dedup|lookup|\bgroup|\brow|object|s3_|routing|message|"
-    r"trace|span|request|correlation|cursor|page(?:_|token|\b)|continuation|sync|tokeniz|image|layer|build|version|keyword|keyboard|"
+    r"trace|span|thought_?sig|request|correlation|cursor|page(?:_|token|\b)|continuation|sync|tokeniz|image|layer|build|version|keyword|keyboard|"
     r"monkey|turkey|hockey|donkey|whiskey|jockey|keyframe|keystore|known_?hosts|host_?key)(?!_?pass)",
     re.IGNORECASE,
 )

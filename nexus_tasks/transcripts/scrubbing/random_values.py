@@ -40,7 +40,7 @@ _IDS = frozenset(
     sha sha1 sha256 sha512 md5 commit blob tree cache chunk layer digest etag nonce csrf state code cursor page next
     device team space workspace doc document block comment ticket issue card list board member inv invoice pm src cs
     link ref row rec record table tbl view field fld app bot channel group role perm lib module mod pkg test tmp temp
-    index idx styles style main vendor runtime assets asset static
+    index idx styles style main vendor runtime assets asset static tooluse
     """.split()  # noqa: SIM905
 )
 # The value's own name in `<token>…`, `('API_KEY', '…')` and `--api-key …`. A name before a sign is found without these.

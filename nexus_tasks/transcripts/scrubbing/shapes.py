@@ -9,6 +9,7 @@ from functools import cache
 from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.occurrences import Words
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
+from nexus_tasks.transcripts.scrubbing.randomness import is_random
 from nexus_tasks.transcripts.scrubbing.token_formats import FORMATS, Format
 
 _ESCAPED = lazy(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
@@ -20,6 +21,10 @@ _JOINT = lazy(
 )
 # A line break within a token, as in a terminal or a mail, with the indent of the next line. It may be escaped.
 _WRAP = lazy(r"(?<=[A-Za-z0-9_./+=-])(?:\r?\n|\\{1,4}n)[ \t>|]{0,20}(?=[A-Za-z0-9_./+=-])")
+_BASE64 = lazy(r"[A-Za-z0-9+/_-]+")
+# Characters of base64 that stand directly before a place inside of a file, and of each part in which it has letters of
+# both cases. A path of hashes has small letters alone.
+_FILE_BEFORE, _PART = 100, 25
 
 
 @cache
@@ -83,6 +88,8 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
     for shape in _formats_of(text):
         for match in _compiled(shape.pattern).finditer(text):
             start = match.start()
+            if _inside_a_file(text, start):
+                continue
             if shape.inner:
                 start = _token_start(text, start)
             elif shape.wordlike and _inside_a_word(text, start):
@@ -97,6 +104,15 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
             separate.append(span)
             end = span[1]
     return separate
+
+
+def _inside_a_file(text: str, at: int) -> bool:
+    """Whether ``at`` is inside of a file in base64, in which any letters stand by chance."""
+    before = text[max(at - _FILE_BEFORE, 0) : at]
+    if len(before) < _FILE_BEFORE or _BASE64().fullmatch(before) is None:
+        return False
+    parts = (before[i : i + _PART] for i in range(0, _FILE_BEFORE, _PART))
+    return is_random(before) and all(part.lower() != part != part.upper() for part in parts)
 
 
 def _inside_a_word(text: str, at: int) -> bool:
