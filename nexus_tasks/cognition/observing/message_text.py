@@ -19,7 +19,11 @@ MOST_OF_A_CALL = 400
 LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
 _TOKENS = "_tokens_as_shown"  # the name under which a message that was read keeps its tokens
 _REASONING_TAG = re.compile(r"<(/?)(thinking|reasoning)>", re.IGNORECASE)
-_ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
+# The lines of a wrapped attachment have 64 or 76 characters. The words behind an attachment are shorter than 32.
+_ATTACHED = re.compile(
+    r"data:([\w.+-]+/[\w.+-]+);base64,\s{0,20}[A-Za-z0-9+/]{64,}+(?:\s{1,20}[A-Za-z0-9+/]{32,}+)*+"
+    r"(?:\s{1,20}[A-Za-z0-9+/]{1,31}(?==))?={0,2}"
+)
 
 
 def text_of(message: Memory) -> str:
