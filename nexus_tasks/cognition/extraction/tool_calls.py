@@ -103,8 +103,9 @@ def _writes_memory(call: dict[str, Any]) -> bool:
     function = call.get("function")
     if not name and isinstance(function, dict):  # OpenAI's format nests the name.
         name, call = function.get("name") or "", function
+    name = name if isinstance(name, str) else ""  # a model or a program may give anything
     given = _object(call.get("input", call.get("arguments")))
-    if _REMEMBER.search(str(name)):
+    if _REMEMBER.search(name):
         return True
     if name == "apply_patch":
         return any(_is_memory(path) for text in _texts(given) for path in patched_files(text))
