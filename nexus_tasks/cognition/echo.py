@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from nexus_tasks.storage import memories
 from nexus_tasks.storage.engine import Transaction
@@ -28,6 +29,8 @@ _ID = re.compile(r"\[m(\d{1,18})\]")
 _NO_WORD = re.compile(r"[\W_]+")
 _COMPARED = 80  # characters of a memory that a line must contain (chosen by hand, not measured)
 _READ = 1_000  # characters of a memory in which its first 80 characters without punctuation are
+_MOST_CITED = 10_000  # cited memories that are read, the newest ones; together they have at most 10 MB
+_MOST_IN_A_LINE = 20  # known memories that a line cites and is compared with; a line that was rendered cites one
 _SAYING = frozenset(
     content_words("assistant user say said says tell told know known remember mention note noted confirm")
 )
@@ -49,7 +52,8 @@ def told_by(tx: Transaction, namespace_id: int, said: Iterable[tuple[str, str]])
         said: the role and the text of each message.
     """
     ids = {number for role, text in said if role == "user" for number in cited_ids(text)}
-    return memories.contents(tx, namespace_id, ids, characters=_READ) if ids else {}
+    newest = sorted(ids)[-_MOST_CITED:]
+    return memories.contents(tx, namespace_id, newest, characters=_READ) if newest else {}
 
 
 def without_echo(text: str, role: str, told: Mapping[int, str]) -> str:
@@ -98,7 +102,8 @@ def retelling(known: Iterable[str], names: Iterable[str]) -> Callable[[str], boo
 
 def _repeats(line: str, told: Mapping[int, str]) -> bool:
     shown = _plain(line)
-    starts = (_plain(told[number])[:_COMPARED] for number in cited_ids(line) if number in told)
+    cited = (number for found in _ID.finditer(line) if (number := int(found[1])) in told)
+    starts = (_plain(told[number])[:_COMPARED] for number in islice(cited, _MOST_IN_A_LINE))
     return any(start and start in shown for start in starts)
 
 
