@@ -216,7 +216,7 @@ def local(when: datetime | None, name: str | None) -> datetime | None:
 def describe(span: Span) -> str:
     """The span as people write it: ``2026-05-03``, ``2026-05``, ``2026``, a clock time, or two days with a dash."""
     begin, end = span.begin, span.end
-    if (begin.time(), end.time()) != (time(), time()):
+    if not (_begins_day(begin) and _begins_day(end)):
         return begin.strftime("%Y-%m-%d %H:%M")
     first, last = begin.date(), end.date() - timedelta(days=1)
     if first == last:
@@ -226,6 +226,13 @@ def describe(span: Span) -> str:
     if (first.month, first.day, last.month, last.day) == (1, 1, 12, 31) and first.year == last.year:
         return first.isoformat()[:4]
     return f"{first.isoformat()}–{last.isoformat()}"
+
+
+def _begins_day(when: datetime) -> bool:
+    """Whether a day begins at ``when``: at midnight, or later in the night in which the clock skips midnight."""
+    midnight = datetime.combine(when.date(), time(), when.tzinfo)
+    skipped = (when.utcoffset() or timedelta()) - (midnight.utcoffset() or timedelta())
+    return when - midnight == skipped
 
 
 def _point(text: str, where: tzinfo) -> Span | None:

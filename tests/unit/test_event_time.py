@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from nexus_tasks import event_time as module
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, relative_time, zone, zone_of
+from nexus_tasks.event_time import (
+    Span,
+    answered_time,
+    check_zone,
+    describe,
+    event_time,
+    local,
+    relative_time,
+    zone,
+    zone_of,
+)
 
 SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
 
@@ -313,3 +323,22 @@ def test_a_text_without_a_clue_names_no_time(words: list[str], shouted: bool) ->
     if module._PHRASE.search(text):
         small = text.lower()
         assert any(clue in small for clue in module._CLUES) or module._CLUE.search(small)
+
+
+@pytest.mark.parametrize(
+    ("name", "day"),
+    [
+        ("Atlantic/Azores", date(2026, 3, 29)),
+        ("Africa/Cairo", date(2026, 4, 24)),
+        ("Asia/Beirut", date(2026, 3, 29)),
+        ("America/Havana", date(2026, 3, 8)),
+        ("America/Santiago", date(2026, 9, 6)),
+    ],
+)
+def test_a_day_whose_midnight_the_clock_skips_is_a_whole_day(name: str, day: date) -> None:
+    for named in (day - timedelta(days=1), day, day + timedelta(days=1)):
+        found = event_time(f"I swim on {named}.", SAID, zone(name))
+        assert found
+        # As it comes back from Postgres.
+        stored = Span(local(found.begin.astimezone(UTC), name), local(found.end.astimezone(UTC), name))
+        assert describe(stored) == describe(found) == str(named)
