@@ -19,6 +19,8 @@ from nexus_tasks.types import MAX_NAME, TopicDetails, TopicInfo, TopicType, chec
 
 log = logging.getLogger(__name__)
 
+_MOST_READ = 2_000  # characters of a name or description
+
 
 def list_topics(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[TopicInfo]:
     """See :meth:`nexus_tasks.client.Nexus.topics`."""
@@ -49,6 +51,9 @@ def write_topic(
     """See :meth:`nexus_tasks.client.Nexus.write_topic`."""
     check_namespace(namespace)
     filename, content, author = _filename(filename), clean_text(content), check_name("author", author)
+    _check_length(content)  # before secrets are looked for, which takes minutes for a text that is made for it
+    # Behind these characters, nothing of a name or description is stored.
+    name, description = name and name[:_MOST_READ], description and description[:_MOST_READ]
     if not content.strip():
         raise InvalidInput("content is empty.", remedy="Delete the topic with `delete_topic` instead.")
     if kind not in (None, *get_args(TopicType)):
@@ -58,11 +63,7 @@ def write_topic(
         if known.scrub:
             content, name, description = scrub(content), name and scrub(name), description and scrub(description)
             author = scrub(author)[:MAX_NAME]
-        if len(content) > LONGEST_CONTENT:
-            raise InvalidInput(
-                f"content has {len(content):,} characters; a topic has at most {LONGEST_CONTENT:,}.",
-                remedy="Write the rest to a topic of another name; nothing was stored.",
-            )
+        _check_length(content)  # a placeholder may be longer than its secret
         there = topics.find(tx, known.id, filename, lock=True)
         first = next(line for line in content.splitlines() if line.strip()).lstrip("# -*")
         draft = TopicDraft(
@@ -77,6 +78,14 @@ def write_topic(
         if stored is None:
             raise Conflict(f"The topic {filename} is not of revision {revision}. Nothing was stored.")
         return topics.details(tx, stored)
+
+
+def _check_length(content: str) -> None:
+    if len(content) > LONGEST_CONTENT:
+        raise InvalidInput(
+            f"content has {len(content):,} characters; a topic has at most {LONGEST_CONTENT:,}.",
+            remedy="Write the rest to a topic of another name; nothing was stored.",
+        )
 
 
 def rename_topic(deployment: Deployment, namespace: str, filename: str, new_filename: str) -> TopicDetails:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.integrations.http import openapi
-from nexus_tasks.services import buffer_flush, ingestion
+from nexus_tasks.services import buffer_flush, correcting, ingestion, topics
 from tests.integration.http_client import api, described, ok
 from tests.sandbox import Sandbox
 
@@ -68,3 +72,48 @@ def test_secrets_are_looked_for_outside_transactions(here: Sandbox, monkeypatch:
     here.deployment.buffer.append("acme", "chat", {"content": contents[1]})
     assert buffer_flush.store_buffer(here.deployment).stored == 1
     assert idle == [0, 0]
+
+
+def test_one_thread_at_a_time_looks_for_the_secrets_of_a_namespace(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text can be made for which that takes seconds. Eight of them kept the threads of all tenants waiting."""
+    scrub, running, most = ingestion.scrub, Counter[str](), Counter[str]()
+    both = threading.Barrier(2)
+
+    def scrubbing(said: str) -> str:
+        name = said.partition(" ")[0]
+        if name in ("evil", "good"):
+            running[name] += 1
+            most[name] = max(most[name], running[name])
+            if said.endswith(" 0"):
+                both.wait(30)  # another namespace does not wait
+            time.sleep(0.05)
+            running[name] -= 1
+        return scrub(said)
+
+    monkeypatch.setattr(ingestion, "scrub", scrubbing)
+    nexus = Nexus(here.deployment)
+    for name in ("evil", "good"):
+        nexus.create_namespace(name)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(nexus.ingest, name, f"chat-{n}", [{"content": f"{name} {n}"}], observers=[])
+            for n in range(4)
+            for name in ("evil", "good")
+        ]
+        assert [one.result().stored for one in asked] == [1] * 8
+    assert most == {"evil": 1, "good": 1}
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_read(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    for module in (topics, correcting):
+        monkeypatch.setattr(module, "scrub", lambda text: (read.append(text), text)[1])
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("acme")
+    with pytest.raises(InvalidInput, match="a topic has at most 8,000"):
+        nexus.write_topic("acme", "plan", "x" * 1_000_000)
+    with pytest.raises(InvalidInput):
+        nexus.revise("acme", 1, "x" * 1_000_000)
+    assert not any(len(text) > 10_000 for text in read)
