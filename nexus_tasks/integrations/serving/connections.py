@@ -62,7 +62,7 @@ class LimitedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        self.app = InParts(OneLength(self.app), self._cut_off)
+        self.app = InParts(OneLength(NoBodyUnasked(self.app)), self._cut_off)
         self.conn = _FewSmallChunks(h11.SERVER, limits.HTTP_HEADER_BYTES)
 
     def connection_made(self, transport: Any) -> None:
@@ -229,6 +229,36 @@ class OneLength:
             await refusal(scope, receive, send)
             return
         await self.app(scope, receive, send)
+
+
+class NoBodyUnasked:
+    """ASGI middleware that closes the connection behind an answer to a request whose body was never asked for.
+
+    A client with the header ``Expect: 100-continue`` may then leave the body out. Its next request, or that of another
+    client behind the same proxy, would be taken for the body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http" or not any(name == b"expect" for name, _ in scope["headers"]):
+            await self.app(scope, receive, send)
+            return
+        asked = False
+
+        async def asking() -> Message:
+            nonlocal asked
+            asked = True
+            return await receive()
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and not asked:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await self.app(scope, asking, closing)
 
 
 class BodyLimit:
