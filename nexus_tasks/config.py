@@ -81,6 +81,7 @@ worker_redirect_stdouts = False
 
 # --- beat -------------------------------------------------------------------------------------------------------------
 beat_enable_remote_control = True
+beat_scheduler = "nexus_tasks.idempotency.celery_patches.schedule_file:Scheduler"
 beat_schedule = {
     "dream_due": {"task": "nexus_tasks.dream_due", "schedule": 60.0},
     "recover_buffers": {"task": "nexus_tasks.recover_buffers", "schedule": 300.0},

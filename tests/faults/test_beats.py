@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from celery.beat import PersistentScheduler, Service
 from celery.signals import beat_init
 
+import nexus_tasks.celery  # noqa: F401 - beat imports it too
 from tests.sandbox import Sandbox, eventually
 
 EVERY = 1.0
@@ -86,3 +88,24 @@ def test_ticks_come_although_the_clock_of_beat_goes_back(
     scheduler.close()
     clock[0] -= timedelta(days=400)
     assert ticks(beat(), 70)["prune"] >= 1
+
+
+@pytest.mark.parametrize("damage", [lambda _text: b"", lambda text: text[:20], lambda text: bytes(len(text))])
+@pytest.mark.parametrize("ending", [".dat", ".dir", ".db", ""])
+def test_beat_begins_anew_when_its_file_is_damaged(
+    here: Sandbox, tmp_path: Path, damage: Callable[[bytes], bytes], ending: str
+) -> None:
+    application, name = here.deployment.app, tmp_path / "schedule"
+
+    def beat() -> Any:
+        return Service(application, schedule_filename=str(name), scheduler_cls=application.conf.beat_scheduler)
+
+    beat().scheduler.close()
+    path = Path(f"{name}{ending}")
+    if not path.exists():  # each of Python's databases has other files
+        pytest.skip(f"this Python makes no file with the ending {ending!r}")
+    path.write_bytes(damage(path.read_bytes()))
+    scheduler = beat().scheduler
+    assert "prune" in scheduler.schedule
+    scheduler.close()
+    assert "prune" in beat().scheduler.schedule

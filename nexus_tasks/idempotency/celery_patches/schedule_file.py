@@ -1,0 +1,29 @@
+"""Let beat begin anew when the file of its last ticks is damaged, for example by a power cut that leaves zeros.
+
+Celery begins anew after some kinds of damage only. After the others beat would end at each start.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from celery.beat import PersistentScheduler
+
+log = logging.getLogger(__name__)
+
+
+class Scheduler(PersistentScheduler):  # type: ignore[misc]
+    """Celery's scheduler, which deletes a damaged file. Then each tick counts as done now."""
+
+    def setup_schedule(self) -> None:
+        """Read the file of the last ticks, and make it when it is missing or damaged."""
+        try:
+            super().setup_schedule()
+            return
+        except OSError:  # the disk is full, or the folder is closed
+            raise
+        except Exception as error:
+            log.warning("%s is damaged (%s), and is made anew.", self.schedule_filename, type(error).__name__)
+        self._store = None  # closes the file
+        self._remove_db()
+        super().setup_schedule()
