@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import socket
 import stat
 import tempfile
 from contextlib import suppress
@@ -212,8 +213,26 @@ def _short_folder(base: Path, home: Path) -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        return folder if _is_ours(folder) else Path(tempfile.mkdtemp(prefix="nexus-", dir=base))
+        if _is_ours(folder) and not _is_anothers(home, folder):
+            return folder
+        return Path(tempfile.mkdtemp(prefix="nexus-", dir=base))
     return folder
+
+
+def _is_anothers(home: Path, folder: Path) -> bool:
+    """Whether servers of another home folder use the folder: ``home`` has no database, and yet a server listens there.
+
+    The other folder had the path of ``home`` before, and was renamed while its servers ran.
+    """
+    if (home / "postgres").exists():
+        return False
+    for path in (folder / "redis.sock", folder / "pg" / ".s.PGSQL.5432"):
+        with socket.socket(socket.AF_UNIX) as connection, suppress(FileNotFoundError, ConnectionRefusedError):
+            connection.settimeout(1.0)
+            with suppress(TimeoutError, BlockingIOError):  # a server that does not answer listens all the same
+                connection.connect(str(path))
+            return True
+    return False
 
 
 def _fits(folder: Path) -> bool:

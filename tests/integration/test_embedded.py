@@ -718,3 +718,20 @@ def test_a_file_of_the_user_in_the_home_folder_stays(home: Path) -> None:
     (home / "probe").write_text("my own")
     embedded.ensure(home)
     assert (home / "probe").read_text() == "my own"
+
+
+def test_a_new_home_does_not_use_the_servers_of_one_that_was_renamed(new_home: Path) -> None:
+    """The path is so long that the sockets are outside of the home folder, in a folder that is named by the path."""
+    old = new_home / ("x" * 90)
+    before = embedded.ensure(old)
+    sql(before, "CREATE TABLE of_the_first (n int)")
+    renamed = old.with_name("renamed")
+    try:
+        old.rename(renamed)
+        made = embedded.ensure(old)
+        assert made.database_url != before.database_url
+        assert sql(made, "SELECT to_regclass('of_the_first')") == [(None,)]
+        assert sql(embedded.ensure(renamed), "SELECT count(*) FROM of_the_first") == [(0,)]
+    finally:
+        embedded.stop(old)
+        embedded.stop(renamed)
