@@ -76,9 +76,7 @@ def number_of(tx: Transaction, name: str) -> int:
     return int(tx.scalars(select(CellRow.number).where(CellRow.name == name)).one())
 
 
-def space_ids(
-    tx: Transaction, number: int, beyond: Mapping[str, int], tables: Collection[str] | None = None
-) -> None:
+def space_ids(tx: Transaction, number: int, beyond: Mapping[str, int], tables: Collection[str] | None = None) -> None:
     """Let each table give only ids that leave ``number`` when divided by 256, and are greater than those ``beyond``.
 
     So no two cells give a row the same id, and a namespace keeps its ids when it moves. May run any number of times.

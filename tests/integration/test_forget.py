@@ -398,9 +398,7 @@ def test_a_fact_with_words_of_an_erased_message_that_it_does_not_cite_is_derived
     assert traces(here) == []
 
 
-def test_an_insight_with_words_of_an_erased_fact_on_which_it_does_not_rest_goes(
-    claude: Any, standin: StandIn
-) -> None:
+def test_an_insight_with_words_of_an_erased_fact_on_which_it_does_not_rest_goes(claude: Any, standin: StandIn) -> None:
     here = claude(NEXUS_REFLECT_MIN_NEW="1000")
     drinks = ("tea", "coffee", "water", "milk", SECRET)
     tea, coffee, water, milk, secret = know(*(f"I drink {what}." for what in drinks))

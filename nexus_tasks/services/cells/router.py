@@ -142,8 +142,8 @@ class Cells:
     def prepare(self) -> Mapping[str, int]:
         """Register every cell in the directory, and let no two cells give a row the same id. Safe to repeat.
 
-        Each cell then gives greater ids than any cell has given before. The namespaces that a cell has already are noted
-        in the table. One that the table has in another cell stays there, and a warning names it.
+        Each cell then gives greater ids than any cell has given before. The namespaces that a cell has already are
+        noted in the table. One that the table has in another cell stays there, and a warning names it.
 
         Returns:
             The number of each cell.
