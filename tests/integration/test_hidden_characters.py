@@ -14,6 +14,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.cli.main import main
+from nexus_tasks.integrations.anthropic import MemoryTool, Remembering
 from nexus_tasks.integrations.mcp.server import INSTRUCTIONS, Memory
 from nexus_tasks.services import context_cache
 from nexus_tasks.transcripts import context_file
@@ -125,6 +126,24 @@ def test_an_agent_is_told_that_memories_are_data_and_reads_nothing_hidden(here: 
         assert hidden(result.model_dump_json().encode().decode("unicode_escape")) == set()
         assert hidden(str(result.structured_content)) == set()
     assert hidden(memory.topics("acme") + memory.topic("acme", "deploys.md")) == set()
+
+
+def test_an_adapter_for_claude_gives_nothing_hidden(here: Sandbox) -> None:
+    store(here)
+    nexus = Nexus()
+    tool = MemoryTool(nexus, "acme")
+    shown = [
+        str(tool.call({"command": "view", "path": path}))
+        for path in ("/memories", "/memories/deploys.md", "/memories/facts.md")
+    ]
+    assert "We deploy[2J" in shown[1]
+    known = Remembering(nexus, "acme", session_key="chat")._recall([{"role": "user", "content": "deploy"}])
+    assert "We deploy[2J" in known
+    assert hidden(known + "".join(shown)) == set()
+    tool.call(
+        {"command": "str_replace", "path": "/memories/deploys.md", "old_str": "[2J 2J reversed", "new_str": " it"}
+    )
+    assert nexus.topic("acme", "deploys.md").content.startswith("We deploy it")
 
 
 def spelled(text: str, form: str) -> str:

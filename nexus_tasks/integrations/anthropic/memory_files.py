@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.errors import Conflict, InvalidInput, NotFound
 from nexus_tasks.integrations.anthropic.memory_paths import FACTS, ROOT, parts, path_of, topic_of
 from nexus_tasks.types import MemoryInfo, TopicDetails, TopicInfo
+from nexus_tasks.types.hidden_characters import strip_hidden
 
 MOST_FACTS = 200  # the newest facts that facts.md lists
 _PAGE = 1_000
@@ -34,7 +36,7 @@ class MemoryFiles:
         """A file with numbered lines, or the files of a folder."""
         if path == FACTS:
             return _numbered(path, self._facts_text(), view_range)
-        if parts(path) and (found := self._find(path)):
+        if parts(path) and (found := self._file(path)):
             return _numbered(path, found.content, view_range)
         inside = self._inside(path)
         if not inside and parts(path):
@@ -117,7 +119,7 @@ class MemoryFiles:
         """Delete a file, or a folder with its files."""
         if not parts(path) or path == FACTS:
             raise InvalidInput(f"{path} cannot be deleted.", remedy="Delete single files or folders.")
-        found = self._find(path)
+        found = self._file(path)
         names = [found.filename] if found else [topic.filename for topic in self._inside(path)]
         if not names:
             raise _missing(path)
@@ -132,7 +134,7 @@ class MemoryFiles:
             raise InvalidInput(f"{old} cannot be renamed to {new}.", remedy="Rename single files or folders.")
         if self._find(new) or self._inside(new):
             raise Conflict(f"The destination {new} already exists.", remedy="Choose another path.")
-        if found := self._find(old):
+        if found := self._file(old):
             self.nexus.rename_topic(self.namespace, found.filename, topic_of(new))
             return f"Successfully renamed {old} to {new}"
         inside = self._inside(old)
@@ -157,10 +159,19 @@ class MemoryFiles:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def _find(self, path: str) -> TopicDetails | None:
+        """The topic of a file, without characters that hide text from people but not from a model."""
         try:
-            return self.nexus.topic(self.namespace, topic_of(path))
+            found = self.nexus.topic(self.namespace, topic_of(path))
         except NotFound:
             return None
+        return replace(found, content=strip_hidden(found.content))
+
+    def _file(self, path: str) -> TopicDetails | None:
+        """The topic of a file. A path without ``.md`` is that of the folder, if there is a folder of that name."""
+        found = self._find(path)
+        if found and not path.lower().rstrip("/").endswith(".md") and self._inside(path):
+            return None
+        return found
 
     def _inside(self, path: str) -> list[TopicInfo]:
         """The topics in a folder and its folders."""
@@ -202,7 +213,7 @@ class MemoryFiles:
             return []
 
     def _facts_text(self) -> str:
-        return "".join(f"- [m{fact.id}] {fact.content}\n" for fact in _once(self._facts()).values())
+        return "".join(f"- [m{fact.id}] {_line(fact)}\n" for fact in _once(self._facts()).values())
 
     def _revise(self, edited: Callable[[str], str]) -> str:
         """Revise the facts whose lines an edit changes."""
@@ -215,12 +226,17 @@ class MemoryFiles:
                 f"Lines of {FACTS} can only be reworded, one fact each.",
                 remedy=f"Insert a line into {FACTS} to remember a new fact.",
             )
-        changed = [fact for fact in facts.values() if said[fact.id] != fact.content]
+        changed = [fact for fact in facts.values() if said[fact.id] != _line(fact)]
         for fact in changed:
             for same in everything:  # each observer has a fact of its own
                 if (same.subject, same.content) == (fact.subject, fact.content):
                     self.nexus.revise(self.namespace, same.id, said[fact.id], author=self.author)
         return f"{len(changed)} facts have been revised."
+
+
+def _line(fact: MemoryInfo) -> str:
+    """The text of a fact on one line, without hidden characters. An imported fact may have several lines."""
+    return " ".join(strip_hidden(fact.content).split())
 
 
 def _once(found: Sequence[MemoryInfo]) -> dict[int, MemoryInfo]:

@@ -33,6 +33,11 @@ def parts(path: str) -> tuple[str, ...]:
                 remedy="Names of files and folders have letters, digits, `.`, `_` and single `-`, and begin with none"
                 " of `.` and `-`.",
             )
+    if any(name.endswith("-") for name in names[:-1]):  # the topic of `a-/b` would be that of `a/-b`
+        raise InvalidInput(
+            f"The path {path!r:.200} is refused because a folder in it ends in `-`.",
+            remedy="Choose another name for the folder.",
+        )
     return names
 
 

@@ -12,6 +12,7 @@ from langgraph.graph import MessagesState
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.types import Message
+from nexus_tasks.types.hidden_characters import strip_hidden
 
 Node = Callable[[Mapping[str, Any], RunnableConfig], dict[str, Any]]
 
@@ -48,7 +49,7 @@ def recall_node(nexus: Nexus, namespace: str, *, subject: str | None = None, max
             found = nexus.context(namespace, query=question[-2_000:], subject=subject, max_tokens=max_tokens)
         except NotFound:  # nothing was said in the namespace yet
             return {"memory": ""}
-        return {"memory": str(found)}
+        return {"memory": strip_hidden(str(found))}
 
     return recall
 
