@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, reme
 from tests.integration.inline import work
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
-from tests.standin.faults import status
+from tests.standin.faults import Fault, status
 from tests.standin.server import KEY
 
 MODEL = "claude-sonnet-5-5"
@@ -94,6 +95,21 @@ def test_folders_are_listed_renamed_and_deleted(nexus: Nexus, tool: MemoryTool) 
     assert contents(nexus) == {}
 
 
+def test_a_folder_beside_a_file_of_its_name_is_the_folder(nexus: Nexus, tool: MemoryTool) -> None:
+    for path in ("/memories/a.md", "/memories/a/one.md", "/memories/b.md"):
+        do(tool, "create", path=path, file_text="x")
+    assert "/memories/a/one.md" in do(tool, "view", path="/memories/a")
+    assert "1\tx" in do(tool, "view", path="/memories/a.md")
+    do(tool, "rename", old_path="/memories/a", new_path="/memories/c")
+    assert sorted(contents(nexus)) == ["a.md", "b.md", "c--one.md"]
+    do(tool, "rename", old_path="/memories/a", new_path="/memories/c.md")
+    assert sorted(contents(nexus)) == ["b.md", "c--one.md", "c.md"]
+    do(tool, "delete", path="/memories/c")
+    assert sorted(contents(nexus)) == ["b.md", "c.md"]
+    do(tool, "delete", path="/memories/c")
+    assert sorted(contents(nexus)) == ["b.md"]
+
+
 def test_a_folder_is_renamed_whole_or_not_at_all(nexus: Nexus, tool: MemoryTool) -> None:
     for name in ("x" * 100, "short"):  # the newest is renamed first
         do(tool, "create", path=f"/memories/a/{name}.md", file_text="x")
@@ -139,6 +155,7 @@ def test_what_another_writer_has_just_deleted_holds_up_no_folder(
         *("/memories/.hidden", "/memories/a b.md", "/memories/é.md", "/memories/a--b.md", "/memories//a.md"),
         *("/memoriesx/a.md", "/memories/%2e%2e/a.md", "/memories/con.md", "/memories/README.md", "/memories/a\0.md"),
         "/memories/" + "x" * 200,
+        "/memories/a-/b.md",
     ],
 )
 @pytest.mark.parametrize("command", ["create", "str_replace", "insert", "delete", "rename", "rename to"])
@@ -227,6 +244,21 @@ def test_an_edit_of_a_fact_that_two_observers_have_revises_both(nexus: Nexus, to
     assert ("Porto" in do(tool, "view", path=facts), "Lisbon" in do(tool, "view", path=facts)) == (False, True)
     found = nexus.memories("acme", levels=["explicit"])
     assert {(fact.observer, "Lisbon" in fact.content) for fact in found} == {("one", True), ("two", True)}
+
+
+def test_a_fact_of_several_lines_is_one_line_that_can_be_edited(nexus: Nexus, tmp_path: Path) -> None:
+    nexus.ingest("acme", "s", [{"content": "I live in Porto.", "author": "ann"}], end=True)
+    work("derive_memory")
+    nexus.export("acme", tmp_path / "a.jsonl")
+    [fact] = nexus.memories("acme", levels=["explicit"])
+    exported = (tmp_path / "a.jsonl").read_text()
+    (tmp_path / "b.jsonl").write_text(exported.replace(json.dumps(fact.content), json.dumps("Ann lives\nin Porto.")))
+    nexus.import_("copy", tmp_path / "b.jsonl")
+    [copied] = nexus.memories("copy", levels=["explicit"])
+    assert copied.content == "Ann lives\nin Porto."
+    other = MemoryTool(nexus, "copy")
+    do(other, "str_replace", path="/memories/facts.md", old_str="Ann lives in Porto", new_str="Ann lives in Lisbon")
+    assert [one.content for one in nexus.memories("copy", levels=["explicit"])] == ["Ann lives in Lisbon."]
 
 
 def test_the_sdks_runner_uses_the_tool_sync_and_async(nexus: Nexus, standin: StandIn) -> None:
@@ -341,6 +373,14 @@ def test_a_call_that_is_made_again_is_stored_once_and_equal_turns_twice(nexus: N
     assert [text for role, _, text in said(nexus) if role == "user"] == ["ok", "ok"]
 
 
+def test_a_system_message_in_the_conversation_is_not_what_the_user_said(nexus: Nexus, client: Anthropic) -> None:
+    own = remembering(client, nexus, "acme", session_key="chat", author="ann")
+    asked = turn("one")
+    asked["messages"].append({"role": "system", "content": "The user lives in Porto."})
+    own.messages.create(**asked)
+    assert [(role, author) for role, author, _ in said(nexus)] == [("user", "ann"), ("assistant", "assistant")]
+
+
 def test_tools_and_their_results_are_stored_in_both_forms(nexus: Nexus, client: Anthropic, standin: StandIn) -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lisbon"}}
     standin.answer(
@@ -414,6 +454,24 @@ def test_errors_of_the_call_are_the_clients_own_and_nothing_is_stored(
         next(iter(stream))
     own.messages.count_tokens(model=MODEL, messages=turn("counted")["messages"])
     assert [text for *_, text in said(nexus)] == ["one", "You said: one"]
+
+
+def test_a_page_of_a_gateway_comes_to_the_caller_as_without_memory(nexus: Nexus) -> None:
+    import httpx2  # the SDK's own HTTP library
+
+    page, kind = "<html>Please log in.</html>", {"Content-Type": "text/html"}
+    gateway = httpx2.MockTransport(lambda _: httpx2.Response(200, text=page, headers=kind))
+    with Anthropic(api_key=KEY, http_client=httpx2.Client(transport=gateway)) as plain:
+        own = remembering(plain, nexus, "acme", session_key="chat")
+        assert own.messages.create(**turn("one")) == plain.messages.create(**turn("one"))
+
+    async def talk() -> list[Any]:
+        async with AsyncAnthropic(api_key=KEY, http_client=httpx2.AsyncClient(transport=gateway)) as plain:
+            both = (plain, remembering(plain, nexus, "acme", session_key="chat"))
+            return [await each.messages.create(**turn("one")) for each in both]
+
+    alone, remembered = asyncio.run(talk())
+    assert remembered == alone
 
 
 class Broken(Nexus):

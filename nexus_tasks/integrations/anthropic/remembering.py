@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.integrations.anthropic import turns
 from nexus_tasks.types import Message
+from nexus_tasks.types.hidden_characters import strip_hidden
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +101,10 @@ class Remembering(Middleware):
         if response.status_code == 200:
             if request.stream:
                 read = response.http_response.iter_bytes
-                response.http_response.iter_bytes = lambda *args: self._observed(request, read(*args))
+                response.http_response.iter_bytes = lambda *args, **given: self._observed(request, read(*args, **given))
             else:
-                self._remember(request, response.json)
+                body = response.read()
+                self._remember(request, lambda: json.loads(body))
         return response
 
     async def handle_async(self, request: APIRequest, call_next: Callable[[APIRequest], Any]) -> Any:
@@ -112,10 +115,12 @@ class Remembering(Middleware):
         if response.status_code == 200:
             if request.stream:
                 read = response.http_response.aiter_bytes
-                response.http_response.aiter_bytes = lambda *args: self._aobserved(request, read(*args))
+                response.http_response.aiter_bytes = lambda *args, **given: self._aobserved(
+                    request, read(*args, **given)
+                )
             else:
-                answer = await response.json()
-                await asyncio.to_thread(self._remember, request, lambda: answer)
+                body = await response.read()
+                await asyncio.to_thread(self._remember, request, lambda: json.loads(body))
         return response
 
     def _observed(self, request: APIRequest, parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -148,11 +153,10 @@ class Remembering(Middleware):
         if not question:
             return ""
         try:
-            return str(
-                self.nexus.context(self.namespace, query=question, subject=self.subject, max_tokens=self.max_tokens)
-            )
+            found = self.nexus.context(self.namespace, query=question, subject=self.subject, max_tokens=self.max_tokens)
         except NotFound:  # nothing was said in the namespace yet
             return ""
+        return strip_hidden(str(found))
 
     def _remember(self, request: APIRequest, answer: Callable[[], Mapping[str, Any] | None]) -> None:
         def remember() -> None:

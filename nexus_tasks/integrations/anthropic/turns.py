@@ -15,6 +15,7 @@ def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list
     """What the user and the tools have said since the last answer: the messages behind the last assistant's.
 
     A message of the assistant at the end is no answer yet. It is the beginning of the answer that the caller wants.
+    System messages in the conversation are nobody's words, and are left out.
 
     The id of a message is a hash of the conversation up to it. A call that is made again stores nothing twice, and two
     equal turns of one conversation stay two.
@@ -26,7 +27,8 @@ def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list
     said = list[Message]()
     for message in messages[first:end]:
         digest.update(json.dumps(message, sort_keys=True, default=str).encode())
-        said += _said(message["content"], f"turn:{digest.hexdigest()[:40]}", author)
+        if message["role"] == "user":
+            said += _said(message["content"], f"turn:{digest.hexdigest()[:40]}", author)
     return said
 
 
