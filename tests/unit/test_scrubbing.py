@@ -481,3 +481,21 @@ def test_an_ordinary_word_that_a_sentence_tells_as_a_password_is_replaced(text: 
 )
 def test_what_is_said_about_a_password_stays(text: str) -> None:
     assert scrub(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "username: bob\npassword: jIUeSeCrMt!",
+        "Admin password: uIkUwUcSLb!",
+        "userPassword: bfqjXYwVQz\ncn: bob",
+        "smtp://mailer:uIkUwUcSLb?@mail:587",
+    ],
+)
+def test_a_generated_password_of_letters_alone_is_replaced(text: str) -> None:
+    assert "[scrubbed: password]" in scrub(text)
+
+
+@pytest.mark.parametrize("value", ["getUserPassword", "userPassWord", "SecretStr", "Sunshine!", "NewPasswordForm"])
+def test_a_name_behind_the_word_password_stays(value: str) -> None:
+    assert scrub(f"password: {value}") == f"password: {value}"

@@ -301,7 +301,7 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
         yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
         return (
             yaml
-            or (kind == "password" and is_random(plain))
+            or (kind == "password" and (is_random(plain) or is_jumble(plain)))
             or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
         )
     return kind == "password" or _unlikely_word(plain)

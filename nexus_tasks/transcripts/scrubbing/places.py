@@ -24,9 +24,11 @@ def _authority() -> re.Pattern[str]:
 
 @cache
 def _databases() -> re.Pattern[str]:
-    # In a database address the password may contain a slash. In other addresses a slash begins the path.
+    # In the address of a database or of mail the password may contain a slash or a question mark. In other addresses a
+    # slash begins the path.
     return re.compile(
-        r"(?i:(?:postgres(?:ql)?|mysql|mariadb|mongodb|redis|rediss|amqps?|mssql)(?:\+[a-z0-9]{1,20})?)"
+        r"(?i:(?:postgres(?:ql)?|mysql|mariadb|mongodb|redis|rediss|amqps?|mssql|smtps?|imaps?|s?ftps?|ldaps?|mqtts?)"
+        r"(?:\+[a-z0-9]{1,20})?)"
         r"://([^\s/?#'\"<>@:\\]{0,200}):([^\s'\"<>@\\]{1,300})@"
     )
 
