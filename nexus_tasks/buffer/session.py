@@ -195,9 +195,7 @@ class SessionFiles:
         self._written(sealed)
 
     # --- storing ------------------------------------------------------------------------------------------------------
-    def flush(
-        self, known: Container[str] = (), room: float = float("inf")
-    ) -> tuple[list[Segment], list[Damage]]:
+    def flush(self, known: Container[str] = (), room: float = float("inf")) -> tuple[list[Segment], list[Damage]]:
         """Seal the open segment, and sync the sealed segments to disk.
 
         Args:

@@ -164,8 +164,8 @@ def forget_run_folder(home: Path) -> None:
 
 
 def _remove_sockets(places: Places) -> None:
-    for socket in (places.redis_socket, *places.postgres_sockets.glob(".s.PGSQL.5432*")):
-        socket.unlink(missing_ok=True)
+    for path in (places.redis_socket, *places.postgres_sockets.glob(".s.PGSQL.5432*")):
+        path.unlink(missing_ok=True)
     for folder in (places.postgres_sockets, places.run):
         with suppress(OSError):  # it is missing, or has other files
             folder.rmdir()

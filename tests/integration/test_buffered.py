@@ -18,7 +18,8 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, worker
-from nexus_tasks.buffer import SessionBuffer, session
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.services import buffer_entries, buffer_flush
 from nexus_tasks.storage import namespaces
@@ -402,13 +403,13 @@ def test_while_postgres_is_away_no_call_reads_the_whole_buffer(
     """After a day's outage that would take seconds for each message."""
     buffer.append("acme", "chat", "one")
     read = list[str]()
-    plain = session.SessionFiles.flush
+    plain = SessionFiles.flush
 
-    def noted(files: session.SessionFiles, *arguments: Any) -> Any:
+    def noted(files: SessionFiles, *arguments: Any) -> Any:
         read.append(files.session)
         return plain(files, *arguments)
 
-    monkeypatch.setattr(session.SessionFiles, "flush", noted)
+    monkeypatch.setattr(SessionFiles, "flush", noted)
     with away("NEXUS_DATABASE_URL"):
         assert Nexus().ingest("acme", "chat", turns("two")).buffered == 1
         assert Nexus().ingest("acme", "chat", turns("three")).buffered == 1

@@ -486,7 +486,7 @@ def test_an_event_of_a_clock_that_was_ahead_does_not_wait_for_its_time(
 ) -> None:
     path = Transcript().write(tmp_path / "t.jsonl")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffer_session, "time", lambda: (datetime.now(UTC) + timedelta(days=400)).timestamp())
+        patch.setattr(buffer_session, "time", (datetime.now(UTC) + timedelta(days=400)).timestamp)
         call(capsys, "UserPromptSubmit", path, prompt="never written down")
     assert buffer_flush.store_buffer(default_deployment()).waiting == 0
     assert said(here) == ["never written down"]

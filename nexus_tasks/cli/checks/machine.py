@@ -109,8 +109,8 @@ def buffer(settings: Settings) -> Sequence[Check]:
         return [failed("buffer", found, "Store it with `nexus buffer flush`, which says what is in the way.")]
     if aside := kept.quarantined():
         remedy = (
-            "See them with `nexus buffer quarantine`. `nexus buffer release --all` tries the whole ones again. Delete the"
-            f" others by hand, in {kept.folder}/quarantine."
+            "See them with `nexus buffer quarantine`. `nexus buffer release --all` tries the whole ones again. Delete"
+            f" the others by hand, in {kept.folder}/quarantine."
         )
         return [failed("buffer", f"{aside:,} entries could not be stored", remedy)]
     return [passed("buffer", found)]
