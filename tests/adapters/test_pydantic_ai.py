@@ -15,11 +15,14 @@ needs("pydantic_ai")
 
 from pydantic_ai import Agent  # noqa: E402
 from pydantic_ai.messages import (  # noqa: E402
+    BinaryContent,
     ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    SpeechPart,
+    TextContent,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -89,3 +92,110 @@ def test_an_agent_remembers_and_recalls_in_another_conversation(nexus: Nexus) ->
         assert "Porto" in (await agent.run("Where do I live?")).output
 
     asyncio.run(talk())
+
+
+def test_a_thought_keeps_its_signature_and_a_call_its_id(nexus: Nexus) -> None:
+    """Providers refuse a history in which one of them has changed."""
+    signature = (
+        "EqoBCkgIARABGAIiQL2UoU0b1OHYi+yCHpBY7U6FQW8/FcoLewocJQPa2HnmLM+NECy50y44F/kD4SULFXi57buI9fAvyBwtyjlOiO0="
+    )
+    call = "tooluse_kZJMlvQmRJ6eAyJE5GIl7Q"
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("weather?")]),
+        ModelResponse(
+            parts=[
+                ThinkingPart("hm", signature=signature, provider_name="bedrock"),
+                ThinkingPart("", id="redacted_thinking", signature=signature, provider_name="anthropic"),
+                TextPart("I look.", provider_name="google", provider_details={"thought_signature": signature}),
+                ToolCallPart("weather", {"city": "Lisbon"}, call),
+            ]
+        ),
+        ModelRequest(parts=[ToolReturnPart("weather", "Sunny.", call)]),
+    ]
+
+    async def talk() -> None:
+        history = History(nexus, "acme", "chat")
+        await history.save(messages)
+        assert await history.load() == messages
+
+    asyncio.run(talk())
+
+
+def test_an_attachment_with_a_secret_does_not_cost_the_history(nexus: Nexus) -> None:
+    file = BinaryContent(b"user: ann\npassword: swordfish-9-and-more\n", media_type="text/plain")
+
+    async def talk() -> None:
+        history = History(nexus, "acme", "chat")
+        await history.save([*MESSAGES, ModelRequest(parts=[UserPromptPart(["Read this.", file])])])
+        *others, last = await history.load()
+        assert others == MESSAGES
+        text, found = last.parts[0].content  # type: ignore[misc]
+        assert text == "Read this."
+        assert b"swordfish" not in found.data
+        assert found.data.startswith(b"[scrubbed:")
+
+    asyncio.run(talk())
+
+
+def test_a_message_may_be_as_long_as_its_data(nexus: Nexus) -> None:
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("x" * 900_000)]),
+        ModelResponse(parts=[ToolCallPart("write", {"text": "y" * 900_000}, "c1")]),
+    ]
+
+    async def talk() -> None:
+        history = History(nexus, "acme", "chat")
+        await history.save(messages)
+        assert await history.load() == messages
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(("tool", "argument"), [("recall", "query"), ("remember", "text")])
+def test_an_empty_argument_of_the_model_does_not_end_the_run(nexus: Nexus, tool: str, argument: str) -> None:
+    def model(messages: list[ModelMessage], _: Any) -> ModelResponse:
+        part: Any = messages[-1].parts[-1]
+        if isinstance(part, UserPromptPart):
+            return ModelResponse(parts=[ToolCallPart(tool, {argument: " "})])
+        return ModelResponse(parts=[TextPart(f"I was told: {part.content}")])
+
+    agent = Agent(FunctionModel(model), toolsets=[memory_toolset(nexus, "acme")])
+    assert "empty" in asyncio.run(agent.run("Hello")).output
+
+
+def test_what_is_said_in_tagged_texts_and_aloud_is_remembered(nexus: Nexus) -> None:
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart([TextContent("I moved to Lisbon.", metadata={"page": 1}), "And you?"])]),
+        ModelRequest(parts=[SpeechPart(speaker="user", transcript="I drink tea.")]),
+        ModelResponse(parts=[SpeechPart(speaker="assistant", transcript="Good to know.")]),
+        ModelResponse(parts=[SpeechPart(speaker="assistant")]),
+    ]
+
+    async def talk() -> None:
+        history = History(nexus, "acme", "chat")
+        await history.save(messages)
+        assert await history.load() == messages
+
+    asyncio.run(talk())
+    assert [(one.role, one.content) for one in nexus.session("acme", "chat").said] == [
+        ("user", "I moved to Lisbon.\nAnd you?"),
+        ("user", "I drink tea."),
+        ("assistant", "Good to know."),
+        ("assistant", ""),
+    ]
+
+
+def test_what_is_recalled_hides_nothing_from_people(nexus: Nexus) -> None:
+    nexus.ingest("acme", "s", [{"content": "Deploys are on \u202eTuesdays.\U000e0068\U000e0069", "author": "ann"}])
+    work()
+
+    def model(messages: list[ModelMessage], _: Any) -> ModelResponse:
+        part: Any = messages[-1].parts[-1]
+        if isinstance(part, UserPromptPart):
+            return ModelResponse(parts=[ToolCallPart("recall", {"query": "When are deploys?"})])
+        return ModelResponse(parts=[TextPart(str(part.content))])
+
+    told = asyncio.run(Agent(FunctionModel(model), toolsets=[memory_toolset(nexus, "acme")]).run("deploys?")).output
+    assert "Tuesdays." in told
+    assert not set(told) & set("\u202e\U000e0068\U000e0069")
+    assert "\\u202e" not in told
