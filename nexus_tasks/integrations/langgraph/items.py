@@ -20,6 +20,7 @@ from nexus_tasks.types import MemoryInfo, Message, SaidMessage
 
 _READ = 100_000  # the most characters of a value that searches read
 _LONGEST_ID = 200  # characters of an item's key, quoted; the id of a longer key is its hash
+_KEY = "key:"  # before a quoted key in an id
 
 
 def session_of(root: str, namespace: Sequence[str]) -> str:
@@ -35,20 +36,33 @@ def namespace_of(root: str, session_key: str) -> tuple[str, ...]:
 def id_of(key: str) -> str:
     """The id of the message of an item."""
     quoted = quote(key, safe="")
-    return f"key:{quoted}" if len(quoted) <= _LONGEST_ID else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    return f"{_KEY}{quoted}" if len(quoted) <= _LONGEST_ID else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _key_of(kept: SaidMessage | MemoryInfo, data: Mapping[str, Any]) -> str | None:
+    """The key of an item: from the id of its message, or from the data when the id has only the hash of a long key.
+
+    Under the name ``key``, the data may have a placeholder: a random text such as a UUID counts as a secret there.
+    """
+    if kept.external_id is not None and kept.external_id.startswith(_KEY):
+        return unquote(kept.external_id.removeprefix(_KEY))
+    found = data.get("id", data.get("key"))
+    return found if isinstance(found, str) else None
 
 
 def message_of(put: PutOp, fields: Sequence[str], created_at: str | None) -> Message:
     """The message that keeps an item, as it is put now."""
     now = datetime.now(UTC)
     value = dict(put.value or {})
-    data = {"key": put.key, "value": value, "created_at": created_at or now.isoformat()}
+    id = id_of(put.key)
+    long_key = {} if id.startswith(_KEY) else {"id": put.key}
+    data = {"key": put.key, **long_key, "value": value, "created_at": created_at or now.isoformat()}
     kept = Message(
         role="tool",
         author="langgraph",
         content="",
         data={**data, "updated_at": now.isoformat()},
-        id=id_of(put.key),
+        id=id,
         occurred_at=now,
     )  # the value is JSON, because it is accepted
     if put.index is False:
@@ -68,9 +82,12 @@ def item_of(root: str, session_key: str, kept: SaidMessage | MemoryInfo) -> Item
     if kept.data is None or "value" not in kept.data:
         return None
     data = json.loads(json.dumps(kept.data))  # a copy that the caller may change
+    key = _key_of(kept, data)
+    if key is None:
+        return None
     return Item(
         value=data["value"],
-        key=data["key"],
+        key=key,
         namespace=namespace_of(root, session_key),
         created_at=data["created_at"],
         updated_at=data["updated_at"],
