@@ -93,6 +93,24 @@ def test_two_deletes_of_an_item_at_once_are_one(
     assert store.get(("n",), "k") is None
 
 
+UUID = "4f9c1d7a-7d36-4be0-9f1e-0c2b1f6a7d31"
+RANDOM = (UUID, UUID.replace("-", ""), "Zt8QmX2vLr5Kc9Wd1HbN0pYs", f"https://example.com/{UUID}/{UUID}/" + "x" * 150)
+
+
+def test_a_random_key_comes_back_as_it_was_given(store: NexusStore) -> None:
+    for key in RANDOM:
+        store.put(("memories", "ann"), key, {"text": f"about {key[:4]}"})
+    assert [item.key for item in store.search(("memories",))] == list(RANDOM[::-1])
+    assert {item.key for item in store.search(("memories",), query="about")} <= set(RANDOM)
+    for item in store.search(("memories",)):
+        assert store.get(item.namespace, item.key).key == item.key  # type: ignore[union-attr]
+        store.put(item.namespace, item.key, {"text": "changed"})
+    assert [item.value["text"] for item in store.search(("memories",))] == ["changed"] * 4
+    for item in store.search(("memories",)):
+        store.delete(item.namespace, item.key)
+    assert store.search(("memories",)) == []
+
+
 ODD = ("a b", "é", "a/b", "%2F", "*", "a" * 300, "\u2028", " ", "🙂", "'; DROP TABLE memories;--")
 
 
@@ -196,6 +214,15 @@ def test_pages_have_every_item_once(store: NexusStore) -> None:
     assert [len(page) for page in pages] == [10, 10, 5, 0]
     assert sorted(item.value["n"] for page in pages for item in page) == list(range(25))
     assert len(store.search(("n",), filter={"n": {"$gte": 5}}, limit=100)) == 20
+
+
+def test_a_filter_finds_large_items_too(store: NexusStore, nexus: Nexus) -> None:
+    nexus.create_namespace("acme", scrub=False)
+    text = "é" * 99_000  # 100 items have 20 MB, and one answer has at most 16 MB
+    store.batch([PutOp(("n",), str(n), {"text": text, "title": "tea", "n": n}, index=["title"]) for n in range(100)])
+    found = store.search(("n",), query="tea", filter={"n": {"$gte": 0}}, limit=5)
+    assert len(found) == 5
+    assert store.search(("n",), query=" ", filter={"n": 7})[0].key == "7"
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
@@ -337,3 +364,11 @@ def test_the_node_stores_tools_and_edits_and_no_system_prompt(nexus: Nexus) -> N
         ("assistant", "assistant", "It is very sunny."),
     ]
     assert said[1].tool_calls == (call,)
+
+
+def test_what_is_recalled_hides_nothing_from_people(nexus: Nexus) -> None:
+    nexus.ingest("acme", "s", [{"content": "Deploys are on \u202eTuesdays.\U000e0068\U000e0069", "author": "ann"}])
+    work()
+    told = recall_node(nexus, "acme")({"messages": [HumanMessage("When are deploys?")]}, {})["memory"]
+    assert "Tuesdays." in told
+    assert not set(told) & set("\u202e\U000e0068\U000e0069")

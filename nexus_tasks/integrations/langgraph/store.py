@@ -119,7 +119,8 @@ class NexusStore(BaseStore):
         prefix = session_of(self.root, op.namespace_prefix)
         end = op.offset + op.limit
         found = list[SearchItem]()
-        hits = self._ranked(prefix, op.query, _PAGE if op.filter else end) if op.query else self._newest(prefix)
+        query = (op.query or "").strip()
+        hits = self._ranked(prefix, query, end, filtered=bool(op.filter)) if query else self._newest(prefix)
         for hit in hits:
             if len(found) >= end:
                 break
@@ -149,19 +150,25 @@ class NexusStore(BaseStore):
                 return
             offset += size
 
-    def _ranked(self, prefix: str, query: str, limit: int) -> Iterator[SearchItem]:
-        """The items of the sessions below ``prefix`` that fit the query, best first."""
-        try:
-            hits = self.nexus.search(
-                self.namespace,
-                query,
-                session_prefix=prefix,
-                levels=["raw"],
-                limit=max(1, min(limit, _PAGE)),
-                collapse=False,
-            )
-        except NotFound:
-            return
+    def _ranked(self, prefix: str, query: str, least: int, *, filtered: bool) -> Iterator[SearchItem]:
+        """The items of the sessions below ``prefix`` that fit the query, best first.
+
+        They are at most ``least``, or at most 1,000 when they are to be ``filtered``: as many as fit into one answer.
+        """
+        least = max(1, min(least, _PAGE))
+        size = _PAGE if filtered else least
+        while True:
+            try:
+                hits = self.nexus.search(
+                    self.namespace, query, session_prefix=prefix, levels=["raw"], limit=size, collapse=False
+                )
+                break
+            except NotFound:
+                return
+            except InvalidInput:  # the items are too large for one answer
+                if size == least:
+                    raise
+                size = max(size // 2, least)
         ids = defaultdict[str, list[str]](list)
         for hit in hits:
             ids[hit.session_key or ""].append(hit.external_id or "")
