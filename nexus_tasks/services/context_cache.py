@@ -39,6 +39,7 @@ _TOPICS = "## Topics (the whole of one: `nexus topics show FILENAME --namespace 
 _ORDER = {kind: place for place, kind in enumerate(("feedback", "user", "project", "reference"))}
 _TOPICS_SHARE = 0.6  # of the tokens; topics may also use what the facts leave. Chosen by hand, not measured.
 _LEAST_LINES = 3  # a topic of which fewer lines fit is only named
+_MOST_TOPICS = 200  # of a namespace that are read, the last changed ones. Far fewer are shown.
 # With an embedded Postgres, this many namespaces get a file before a hook asks for one: the last in the order of names.
 _MOST_NAMESPACES = 200
 
@@ -147,7 +148,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     home, room = str(settings.home), 4 * settings.hook_context_tokens - len(_HEADING) - 2
     if known_files.get(name) == (*figures, context_file.size(home, name)):
         return False
-    found = topics.every(tx, known.id)
+    found = topics.every(tx, known.id, _MOST_TOPICS)
     title = _TOPICS.format(namespace=shlex.quote(name))
     shown = _topics_text(found, title, int(_TOPICS_SHARE * room))
     told = [frozenset(content_words(line)) for topic in found for line in topic.content.splitlines()]

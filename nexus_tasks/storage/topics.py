@@ -49,10 +49,10 @@ class TopicDraft:
     sources: tuple[int, ...] = ()
 
 
-def every(tx: Transaction, namespace_id: int) -> Sequence[Topic]:
-    """A namespace's topics. The most recently changed topic comes first."""
+def every(tx: Transaction, namespace_id: int, limit: int | None = None) -> Sequence[Topic]:
+    """A namespace's topics, at most ``limit``. The most recently changed topic comes first."""
     query = select(Topic).where(Topic.namespace_id == namespace_id)
-    return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc())).all()
+    return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc()).limit(limit)).all()
 
 
 def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> list[TopicInfo]:

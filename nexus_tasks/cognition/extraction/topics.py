@@ -40,7 +40,7 @@ def build_request(
         The request, and the revision of each topic that the request shows whole.
     """
     topics.split_oversized(tx, namespace_id)
-    there = topics.every(tx, namespace_id)[:MOST_KNOWN]
+    there = topics.every(tx, namespace_id, MOST_KNOWN)
     whole = _whole(there, batch.lines, shown_tokens)
     material = TopicsMaterial(
         lines=batch.lines,
