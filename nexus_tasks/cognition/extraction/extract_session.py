@@ -21,7 +21,7 @@ from nexus_tasks.types import JobOutcome
 
 # Both bounds are chosen by hand, not measured.
 MOST_BATCHES = 20  # the most batches of one run; another run continues with the rest
-RECENT = 200  # the number of last messages that are searched for unanswered tool calls
+RECENT = 200  # the most last messages that are searched for unanswered tool calls; they have at most 16 MB of text
 
 Tally = Counter[str]
 
@@ -91,7 +91,7 @@ def _next_batch(
         return GAVE_UP
     # After the session's end, nothing answers an open tool call any more.
     if session.ended_at is None and tool_calls.has_unanswered_calls(
-        messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ, limit=RECENT)
+        messages.bounded(tx, session.id, 0, RECENT, newest=True)[0]
     ):
         extractions.settle(tx, row, "held")
         return JobOutcome(status="skipped", details={"why": "a tool has not answered yet"})
