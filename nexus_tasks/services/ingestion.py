@@ -118,6 +118,8 @@ def _said(message: Message) -> tuple[object, ...]:
 
 def _says_scrubbed(known: KnownMessage, given: Message) -> bool:
     """Whether the two differ only in secrets. The namespace's setting ``scrub`` has changed since the first call."""
+    if not known.whole:
+        return False
     clean = known._replace(
         content=scrub(known.content), author=scrub(known.author), data=known.data and scrub_value(known.data)
     )
@@ -225,9 +227,9 @@ class SessionWriter:
         return list(found.values())
 
     def _refuse(self, _session: SessionRow, changed: Changed) -> Collection[str]:
-        edited = {key: pair for key, pair in changed.items() if not _says_scrubbed(*pair)}
-        for known, given in edited.values():
-            raise _changed(self.session_key, known.content, given)
+        for known, given in changed.values():
+            if not _says_scrubbed(known, given):
+                raise _changed(self.session_key, known.content, given)
         return ()
 
     def _keep(self, _session: SessionRow, changed: Changed) -> Collection[str]:

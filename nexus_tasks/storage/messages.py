@@ -27,7 +27,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import CitedMemory, Message, Standing, standing_rank, to_utc
+from nexus_tasks.types import CitedMemory, Message, Standing, json_size, standing_rank, to_utc
 
 SKEW = timedelta(minutes=1)  # a producer's clock may be this much ahead of ours
 _BY_ROLE: Mapping[str, Standing] = {"user": "self", "assistant": "assistant", "tool": "tool", "system": "import"}
@@ -61,11 +61,12 @@ class KnownMessage(NamedTuple):
     author: str
     role: str
     data: Mapping[str, Any] | None
+    whole: bool = True  # whether the text and the data were read whole; else it says something else than a message
 
     def says(self, message: Message) -> bool:
         """Whether ``message`` has the same text, author, role and data."""
         given = message.content, message.author or message.role, message.role, message.data
-        return (self.content, self.author, self.role, self.data) == given
+        return self.whole and (self.content, self.author, self.role, self.data) == given
 
 
 # Decides about messages whose key the session has with another text, author, role or data. Gets the session, and by
@@ -103,7 +104,7 @@ def store(
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
-    known = _known(tx, session, keys) if session.last_seq else {}
+    known = _known(tx, session, keys, messages) if session.last_seq else {}
     new: dict[str, Message] = {}
     changed: dict[str, tuple[KnownMessage, Message]] = {}
     for key, message in zip(keys, messages, strict=True):
@@ -157,21 +158,54 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
     return new or sessions.get(tx, namespace_id, session_key, lock=True)
 
 
+_LONGEST_CHARACTER = 4  # bytes
+_SLACK = 200_000  # bytes that stored texts may be longer, for example because a secret was stored before
+_SHOWN = 200  # characters of a text that is not read whole, for an error
 _KNOWN = text(
     """
-    SELECT message_key, id, seq, occurred_at, content, author, role, data FROM memories
-    WHERE namespace_id = :namespace_id AND session_id = :session_id AND level = 'raw'
-      AND message_key = ANY(CAST(:keys AS text[]))
+    SELECT message_key, id, seq, occurred_at, CASE WHEN whole THEN content ELSE left(content, :shown) END AS content,
+           author, role, CASE WHEN whole THEN data END AS data, whole
+    FROM (
+        SELECT known.*, sum(more) OVER (ORDER BY more, id) <= :slack AS whole
+        FROM (
+            SELECT message_key, id, seq, occurred_at, content, author, role, data,
+                   greatest(octet_length(content) + coalesce(octet_length(data), 0) - given.most, 0) AS more
+            FROM memories
+            JOIN unnest(CAST(:keys AS text[]), CAST(:most AS bigint[])) AS given (key, most) ON given.key = message_key
+            WHERE namespace_id = :namespace_id AND session_id = :session_id AND level = 'raw'
+              AND message_key = ANY(CAST(:keys AS text[]))
+        ) AS known
+    ) AS known
     """
 )
 
 
-def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> dict[str, KnownMessage]:
-    """Those of ``keys`` that belong to a stored message of the session: key → message."""
-    values = {"namespace_id": session.namespace_id, "session_id": session.id, "keys": list(keys)}
-    rows = tx.execute(_KNOWN, values).all()
+def _known(
+    tx: Transaction, session: SessionRow, keys: Sequence[str], messages: Sequence[Message]
+) -> dict[str, KnownMessage]:
+    """Those of ``keys`` that belong to a stored message of the session: key → message.
+
+    A stored text that is longer than the text of its message is another one, and is not read. Otherwise a call with the
+    ids of a thousand long messages would read a gigabyte.
+    """
+    most = dict.fromkeys(keys, 0)
+    for key, message in zip(keys, messages, strict=True):
+        size = len(message.content) + (json_size(message) if message.data is not None else 0)
+        most[key] = max(most[key], _LONGEST_CHARACTER * size)
+    values = {"namespace_id": session.namespace_id, "session_id": session.id, "shown": _SHOWN, "slack": _SLACK}
+    rows = tx.execute(_KNOWN, values | {"keys": list(most), "most": list(most.values())}).all()
     return {
-        str(row[0]): KnownMessage._make((*row[1:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows
+        row.message_key: KnownMessage(
+            memory_id=row.id,
+            seq=row.seq,
+            occurred_at=row.occurred_at,
+            content=row.content,
+            author=row.author,
+            role=row.role,
+            data=None if row.data is None else json.loads(row.data),
+            whole=row.whole,
+        )
+        for row in rows
     }
 
 
