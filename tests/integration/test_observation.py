@@ -484,7 +484,7 @@ def test_what_claude_is_asked(claude: Callable[..., Sandbox], standin: StandIn) 
     assert calls[0].parts[0].count("</transcript>") == 1
     assert "none" in calls[0].parts[0].split("</previous>")[0]
     assert "- [high] 09:00 Ann plans things." in calls[1].parts[0].split("</previous>")[0]
-    assert "The current task was: Plan." in calls[1].parts[1]
+    assert 'The current task was, as JSON: "Plan."' in calls[1].parts[1]
     block = read()
     assert re.search(r"\): Plan.\nSuggested response \(as of [^)]+\): Ask.\n</observation-log>", block.text)
     assert here.sql("SELECT count(*), min(purpose) FROM model_calls WHERE purpose = 'observe'") == [

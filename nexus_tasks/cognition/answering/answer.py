@@ -106,7 +106,7 @@ def build_request(
         last: whether the model must answer now.
     """
     left = MOST_LOOKUPS - len(looked)
-    so_far = "".join(f"You looked: {one}.\n" for one in looked)
+    so_far = f"You looked, as JSON: {prompts.as_json(looked)}\n" if looked else ""
     may = "You may not look again: answer now." if last else f"You may look {left} more time{'s' * (left > 1)}."
     return ModelRequest(
         purpose="answer",

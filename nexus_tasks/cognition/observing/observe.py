@@ -246,7 +246,7 @@ def build_request(settings: Settings, session_key: str, batch: ObservationBatch)
     )
     earlier = prompts.inert(observation_log.without_sources(batch.previous))
     before = f"<previous>\n{earlier or 'none'}\n</previous>\n"
-    task = f" The current task was: {prompts.inert(batch.current_task)}" if batch.current_task else ""
+    task = f" The current task was, as JSON: {prompts.as_json(batch.current_task)}" if batch.current_task else ""
     return ModelRequest(
         purpose="observe",
         instructions=prompts.instructions("observe"),
