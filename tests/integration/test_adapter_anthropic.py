@@ -20,7 +20,7 @@ from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, reme
 from tests.integration.inline import work
 from tests.sandbox import Sandbox
 from tests.standin import StandIn
-from tests.standin.faults import Fault, status
+from tests.standin.faults import status
 from tests.standin.server import KEY
 
 MODEL = "claude-sonnet-5-5"
