@@ -35,7 +35,7 @@ def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> list[i
     found = set[int]()
     for said in _clusters(erased.values()):
         facts = _facts_near(tx, said, erased)
-        gone = _words(_texts(tx, said)) if facts else set[str]()
+        gone = _words((one.author, one.content[:LONGEST_READ]) for one in said) if facts else set[str]()
         told = _sharing(facts, gone)
         if told:
             told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
@@ -57,9 +57,10 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
     subject. The caller has locked the perspectives.
     """
     owners = {one.perspective_id for one in gone.values() if one.level == "explicit" and one.perspective_id}
+    lost = [(one.author, one.content[:LONGEST_READ]) for one in gone.values() if one.level in ("raw", "explicit")]
     if not owners:
         return []
-    words = _words(_texts(tx, [one for one in gone.values() if one.level in ("raw", "explicit")]))
+    words = _words(lost)
     found: list[int] = []
     for owner in sorted(owners):
         mine = Memory.perspective_id == owner, not_among(Memory.id, gone)
@@ -91,13 +92,6 @@ def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
         cluster.append(one)
     if cluster:
         yield cluster
-
-
-def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterable[tuple[str | None, str]]:
-    """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
-    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
-    query = query.where(among(Memory.id, [one.id for one in memories]))
-    return ((author, content) for author, content in tx.execute(query, execution_options={"yield_per": 1_000}))
 
 
 def _are_near(message: type[Memory], said: Sequence[Memory]) -> ColumnElement[bool]:
