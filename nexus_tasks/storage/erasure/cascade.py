@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.types import standing_rank
@@ -137,6 +138,7 @@ def _sources(tx: Transaction, memory_ids: Collection[int]) -> tuple[dict[int, li
         .join(Memory, Memory.id == Evidence.source_id)
         .where(among(Evidence.memory_id, memory_ids), Evidence.role == "derived_from")
         .order_by(Memory.id)
+        .options(*WITHOUT_TEXTS)
     )
     for memory_id, source, reflection_id in tx.execute(query):
         found[memory_id].append(source)

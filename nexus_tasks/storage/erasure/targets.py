@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import func, select, text
+from sqlalchemy.orm import defer
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
+
+# Options of a query of memories. A text is then read when somebody asks for it.
+WITHOUT_TEXTS = (defer(Memory.content), defer(Memory.tool_calls), defer(Memory.data))
 
 
 def lock_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expired: bool = False) -> Memory | None:
@@ -22,7 +26,7 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expi
     The memory's session is locked before the memory. Jobs that digest or observe the session take the two locks in the
     same order, so an erasure and a job do not deadlock.
     """
-    query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
+    query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id).options(*WITHOUT_TEXTS)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).with_for_update())
     if only_expired:
@@ -34,11 +38,11 @@ def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
     """Lock the messages and digests of a session. Returns them as id → memory.
 
     Facts are left out, because a fact may also rest on messages of another session. ``cascade.py`` finds the facts that
-    must be deleted.
+    must be deleted. The texts are not read before somebody asks for one: a session may have gigabytes.
     """
     own = (Memory.level == "raw") | Memory.level.like("summary%")
-    query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).with_for_update()
-    return {found.id: found for found in tx.scalars(query)}
+    query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).options(*WITHOUT_TEXTS)
+    return {found.id: found for found in tx.scalars(query.with_for_update())}
 
 
 def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:

@@ -7,7 +7,7 @@ from the remaining messages.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from sqlalchemy import delete, func, select
 
@@ -16,6 +16,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, Topic, TopicSource
 from nexus_tasks.text import content_words
+
+_AT_ONCE = 20  # memories whose texts are read at a time
 
 
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
@@ -39,21 +41,21 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
         rederive: ids of messages that stay, although a fact that was derived from them is deleted.
     """
     ids = {memory.id for memory in erased}
-    spoken = _words(memory for memory in erased if memory.level == "raw")
     _rewind(tx, "facts", rederive, ids)
     sources = _messages_of_topics(tx, namespace_id)
     erased_topics = {topic_id for topic_id, messages in sources.items() if not ids.isdisjoint(messages)}
+    if not erased_topics:  # no topic changed after one of them was created
+        return 0
+    spoken = _words(tx, [memory.id for memory in erased if memory.level == "raw"])
     began = select(func.min(Topic.created_at)).where(among(Topic.id, erased_topics)).scalar_subquery()
     since = select(Topic).where(among(Topic.id, sources.keys() - erased_topics), Topic.updated_at >= began)
     erased_topics |= {
         topic.id
         for topic in tx.scalars(since)
-        if (shared := set(content_words(_text(topic))) & spoken)
-        and shared - _words(tx.scalars(select(Memory).where(among(Memory.id, sources[topic.id]))))
+        if (shared := set(content_words(_text(topic))) & spoken) and shared - _words(tx, sources[topic.id])
     }
-    if erased_topics:
-        _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
-        tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
+    _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
+    tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
     return len(erased_topics)
 
 
@@ -70,8 +72,11 @@ def _text(topic: Topic) -> str:
     return f"{topic.filename.replace('-', ' ').replace('_', ' ')} {topic.name} {topic.description} {topic.content}"
 
 
-def _words(memories: Iterable[Memory]) -> set[str]:
-    return {word for memory in memories for word in content_words(f"{memory.author or ''} {memory.content}")}
+def _words(tx: Transaction, memory_ids: Collection[int]) -> set[str]:
+    """The words of memories. Few of their texts are in memory at a time: a session may have gigabytes."""
+    query = select(Memory.author, Memory.content).where(among(Memory.id, memory_ids))
+    rows = tx.execute(query, execution_options={"yield_per": _AT_ONCE})
+    return {word for author, content in rows for word in content_words(f"{author or ''} {content}")}
 
 
 def _rewind(tx: Transaction, extractor: extractions.Extractor, left: Collection[int], erased: Collection[int]) -> None:
