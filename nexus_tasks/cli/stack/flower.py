@@ -46,6 +46,6 @@ def user_variables(home: Path) -> dict[str, str]:
     if not any(found.get(name) for name in _OWN_USER):
         raise EmbeddedError(
             f"{path} names no user, so every user of this machine could use Flower.",
-            remedy="Delete the file: the next `nexus up --flower` makes it anew.",
+            remedy="Delete the file. The next `nexus up --flower` makes a new one.",
         )
     return found

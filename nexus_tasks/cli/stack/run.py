@@ -79,7 +79,7 @@ def _children(settings: Settings, options: StackOptions, held: FileLock, *, logs
 
 
 def _print(message: str) -> None:
-    """Print a message. A full disk under the log, or a pipe whose reader has ended, does not end the stack."""
+    """Print a message. An error of the output, such as a full disk under the log, must not end the stack."""
     with suppress(OSError):
         print(f"{'stack':>6} | {message}", flush=True)
 

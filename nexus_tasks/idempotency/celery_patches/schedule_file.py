@@ -1,6 +1,6 @@
-"""Let beat begin anew when the file of its last ticks is damaged, for example by a power cut that leaves zeros.
+"""Let beat start although the file of its last ticks is damaged, for example full of zeros after a power cut.
 
-Celery begins anew after some kinds of damage only. After the others beat would end at each start.
+Celery itself replaces the file after some kinds of damage. After other kinds, beat would end at each start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]
         except OSError:  # the disk is full, or the folder is closed
             raise
         except Exception as error:
-            log.warning("%s is damaged (%s), and is made anew.", self.schedule_filename, type(error).__name__)
+            kind = type(error).__name__
+            log.warning("The schedule file %s is damaged (%s). Beat makes a new one.", self.schedule_filename, kind)
         self._store = None  # closes the file
         self._remove_db()
         super().setup_schedule()

@@ -15,7 +15,7 @@ def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list
     """What the user and the tools have said since the last answer: the messages behind the last assistant's.
 
     A message of the assistant at the end is no answer yet. It is the beginning of the answer that the caller wants.
-    System messages in the conversation are nobody's words, and are left out.
+    System messages in the conversation are left out, because neither the user nor a tool has said them.
 
     The id of a message is a hash of the conversation up to it. A call that is made again stores nothing twice, and two
     equal turns of one conversation stay two.

@@ -232,10 +232,10 @@ class OneLength:
 
 
 class NoBodyUnasked:
-    """ASGI middleware that closes the connection behind an answer to a request whose body was never asked for.
+    """ASGI middleware that closes the connection when a request is answered before its announced body is read.
 
-    A client with the header ``Expect: 100-continue`` may then leave the body out. Its next request, or that of another
-    client behind the same proxy, would be taken for the body.
+    A client with the header ``Expect: 100-continue`` sends the body only when the server asks for it. Without the body,
+    the server would take the next request for it, which may be that of another client behind the same proxy.
     """
 
     def __init__(self, app: ASGIApp) -> None:
