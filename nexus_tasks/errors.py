@@ -57,6 +57,8 @@ class NexusError(Exception):
     default_remedy: ClassVar[str] = "Run `nexus doctor`; it checks every dependency and setting."
     # The words of a server, which may quote a user's. They are shown to who may read the memories, and never logged.
     quoted: str = ""
+    # Ids of the memories that ``quoted`` may quote. When one of them is erased, the words must not be stored any more.
+    quoted_from: frozenset[int] = frozenset()
 
     def __init__(self, message: str | None = None, *, remedy: str | None = None) -> None:
         self.message = message or " ".join((type(self).__doc__ or "").split())

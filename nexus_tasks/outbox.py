@@ -29,7 +29,7 @@ from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request, canonical
-from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, namespaces, webhooks
+from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, memories, namespaces, webhooks
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -80,13 +80,15 @@ class PostgresJobStorage:
             first_at=datetime.fromtimestamp(claim.failing_since or claim.enqueued_at, UTC),
             worker=claim.worker.to_dict() if claim.worker else None,
         )
-        flags = claim.flags
+        flags, sources = claim.flags, getattr(error, "quoted_from", ())
         asked = dead_letters.Asked(force=flags.force, reasons=flags.reasons, urgency=flags.urgency)
         then = None
         with self.deployment.database.transaction() as tx:
             namespace = namespaces.find(tx, claim.namespace)
             if namespace is None:
                 return
+            if not memories.lock_existing(tx, sources):  # erased while the model was asked
+                why = replace(why, message=dead_letters.ERASED_ERROR, traceback="")
             for job_id in (claim.job_id, *claim.also):
                 _store(
                     tx,

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from nexus_tasks.errors import NotFound
+from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.storage import batches, derivations, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure import cascade, removing, targets
+from nexus_tasks.storage.erasure import cascade, context, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
@@ -95,8 +98,9 @@ def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
 def _forget(
     tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
 ) -> ErasureResult:
-    targets.lock_perspectives(tx, erased)
-    deleting = cascade.find_cascade(tx, erased, _is_still_supported)
+    worded = context.facts_with_words_of(tx, erased)
+    targets.lock_perspectives(tx, [*erased, *worded])
+    deleting = cascade.find_cascade(tx, erased, worded, _is_still_supported, _told_by_lost)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of_messages(tx, raw)
     deleted = removing.remove(tx, namespace_id, deleting)
@@ -117,9 +121,29 @@ def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection
     one of the ``left`` sources or the name of the fact's author contains the word. A word that no source contains does
     not count.
     """
-    said = set(content_words(fact.content))
+    return _words_of_lost(fact, lost, left).isdisjoint(content_words(fact.content))
+
+
+def _told_by_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> dict[str, Any]:
+    """The columns of a fact that stays, without what only its ``lost`` sources tell: labels, and a time."""
+    gone = _words_of_lost(fact, lost, left)
+    labels = [label for label in fact.labels if gone.isdisjoint(content_words(label))]
+    changed: dict[str, Any] = {} if labels == fact.labels else {"labels": labels}
+    told = fact.event_from, fact.event_to
+    if told in _times(lost) and told not in _times((fact, *left)):
+        changed |= {"event_from": None, "event_to": None}
+    return changed
+
+
+def _words_of_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> set[str]:
+    """The content words of the ``lost`` sources of a fact that neither the others nor the author's name have."""
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))
-    return not (said & {word for source in lost for word in _words(source)}) - known
+    return {word for source in lost for word in _words(source)} - known
+
+
+def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime | None]]:
+    spans = (event_time(one.content, one.occurred_at, zone(one.time_zone)) for one in memories)
+    return {(span.begin, span.end) for span in spans if span is not None}
 
 
 def _words(source: Memory) -> list[str]:

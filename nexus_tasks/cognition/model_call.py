@@ -12,7 +12,7 @@ from nexus_tasks import tracing
 from nexus_tasks.cognition import budget, message_batches, prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import Erased, InvalidAnswer, Refused, StorageMisconfigured, Transient
+from nexus_tasks.errors import Erased, InvalidAnswer, JobError, Refused, StorageMisconfigured, Transient
 from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.storage import ledger
 
@@ -59,7 +59,11 @@ def ask(
         "nexus.model.purpose": request.purpose,
     }
     with tracing.span(f"chat {model}", about, kind="client") as span:
-        return _ask(resources, job, request, model, span, on_text)
+        try:
+            return _ask(resources, job, request, model, span, on_text)
+        except JobError as error:
+            error.quoted_from = frozenset(job.rests_on)
+            raise
 
 
 def _ask(

@@ -25,6 +25,7 @@ from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, Namespace
 
+ERASED_ERROR = "The text of this error was deleted, because it may have quoted a memory that was erased."
 LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters; an error may quote a whole message or answer
 
 

@@ -237,8 +237,23 @@ def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[Re
         later[0].validated_before = mine.validated_before
 
 
-def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Recompute a fact's confidence as if the undone reflection had not changed it.
+def lower_less(tx: Transaction, reflection_id: int, memory_id: int, times: int) -> None:
+    """Take back ``times`` of the times that a reflection has lowered a fact's confidence. An undo takes back all."""
+    mine = tx.get_one(ReflectionChange, (reflection_id, memory_id), populate_existing=True)
+    fact = tx.get_one(Memory, memory_id, populate_existing=True)
+    mine.weakened = max(mine.weakened - times, 0)
+    later = _later(tx, reflection_id, [memory_id]).get(memory_id, [])
+    value = _restore_confidence(fact, mine, [change for change in later if change.weakened], lowered=mine.weakened)
+    mine.confidence_after = value
+    tx.flush()
+
+
+def _restore_confidence(
+    fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange], *, lowered: int = 0
+) -> float:
+    """Recompute a fact's confidence as if the reflection of ``mine`` had lowered it only ``lowered`` times.
+
+    Returns the confidence that the fact then has after this reflection.
 
     The function starts from the confidence before the undone reflection and applies the later reflections' changes.
     Between two reflections, the confidence changes only when the fact gets a new source with a higher confidence. The
@@ -246,13 +261,20 @@ def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[Re
     ``confidence_after`` of the change before it, ``confidence_before`` is the confidence of a new source.
     """
     assert mine.confidence_before is not None
-    value, left = mine.confidence_before, mine.confidence_after
+    value = after = _lowered(mine.confidence_before, lowered)
+    left = mine.confidence_after
     for change in later:
         if change.confidence_before != left:
             value = max(value, change.confidence_before or 0.0)
         left = change.confidence_after
         change.confidence_before = value
-        for _ in range(change.weakened):
-            value = max(value - CONTRADICTION_PENALTY, 0.0)
+        value = _lowered(value, change.weakened)
         change.confidence_after = value
     fact.confidence = value if fact.confidence == left else max(value, fact.confidence)
+    return after
+
+
+def _lowered(confidence: float, times: int) -> float:
+    for _ in range(times):
+        confidence = max(confidence - CONTRADICTION_PENALTY, 0.0)
+    return confidence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ from tests.integration.inline import (
 )
 from tests.integration.jobkinds import BODIES, play_kept
 from tests.integration.jobkinds import work as work_kinds
-from tests.integration.reflecting import judge, know, relation
+from tests.integration.reflecting import again, insight, judge, know, made, read, relation
 from tests.integration.reflecting import run as run_reflection
 from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import Call, StandIn, faults
@@ -370,6 +371,112 @@ def test_a_fact_worded_by_what_is_erased_is_derived_anew_from_the_rest(claude: A
     assert traces(here) == []
 
 
+def test_a_fact_with_words_of_an_erased_message_that_it_does_not_cite_is_derived_anew(
+    claude: Any, standin: StandIn
+) -> None:
+    """The model saw the message for context, and wrote a name of it in place of "he"."""
+    here = claude()
+
+    def told(call: Call) -> dict[str, Any]:
+        who = f"Dr. {SECRET.title()}" if SECRET in call.text.casefold() else "A doctor"
+        ids = {text: int(i) for i, text in re.findall(r"^\[(\d+)\] \S+ ann: (.*)$", call.text, re.M)}
+        return observations(*((f"{who} wants Ann to {what}", [i]) for said, what in DOCTOR if (i := ids.get(said))))
+
+    standin.answer("derive", told)
+    target = say(f"I see Dr. {SECRET.title()}.")[0]
+    work("derive_memory")
+    say(*(said for said, _ in DOCTOR))
+    work("derive_memory")
+    smoke, walk = facts()
+    assert SECRET in smoke.content.casefold()
+    corrected = Nexus().revise(NAMESPACE, walk.id, "I walk already.", author="ann")
+    receipt = Nexus().forget(NAMESPACE, memory_id=target)
+    assert {smoke.id, walk.id} <= set(receipt.ids)
+    assert traces(here) == []
+    work("derive_memory")
+    assert [fact.content for fact in facts()] == [corrected.content, "A doctor wants Ann to stop smoking"]
+    assert traces(here) == []
+
+
+def test_an_insight_with_words_of_an_erased_fact_on_which_it_does_not_rest_goes(claude: Any, standin: StandIn) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    drinks = ("tea", "coffee", "water", "milk", SECRET)
+    tea, coffee, water, milk, secret = know(*(f"I drink {what}." for what in drinks))
+    all_of_it = insight([tea, coffee, water], f"Ann drinks all, even {SECRET}.")
+    judge(standin, insights=[all_of_it, insight([tea, coffee, milk], "Ann drinks tea, coffee and milk.")])
+    run_reflection()
+    assert len(made(here, "derived")) == 2
+    [said] = Nexus().memory(NAMESPACE, secret).evidence
+    Nexus().forget(NAMESPACE, memory_id=said.id)
+    assert [content for content, *_ in made(here, "derived")] == ["Ann drinks tea, coffee and milk."]
+    assert traces(here) == []
+
+
+DOCTOR = (("He wants me to stop smoking.", "stop smoking"), ("He wants me to walk.", "walk"))
+
+
+def test_a_fact_that_stays_loses_labels_and_a_time_that_only_the_erased_message_told(
+    claude: Any, standin: StandIn
+) -> None:
+    here = claude()
+    left, target = say("I am afraid of the surgery.", f"It is my {SECRET} surgery, on 3 May 2026.")
+    told = {"content": "Ann is afraid of a surgery", "sources": [left, target], "labels": ["health", "surgery", SECRET]}
+    standin.answer("derive", lambda _: observations(told | {"occurred_at": "2026-05-03"}))
+    work("derive_memory")
+    [fact] = facts()
+    assert (SECRET in fact.labels, fact.event) == (True, "2026-05-03")
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert [(one.id, one.labels, one.event) for one in facts()] == [(fact.id, ("health", "surgery"), None)]
+    assert traces(here) == []
+
+
+def test_a_correction_loses_labels_that_only_the_erased_message_told(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    [said] = say(f"I have a {SECRET} surgery.")
+    told = {"content": "Ann has a surgery", "sources": [said], "labels": ["health", SECRET]}
+    standin.answer("derive", lambda _: observations(told))
+    work("derive_memory")
+    [fact] = facts()
+    Nexus().revise(NAMESPACE, fact.id, "I have no surgery.")
+    Nexus().forget(NAMESPACE, memory_id=said)
+    assert [(one.content, one.labels) for one in facts()] == [("I have no surgery.", ("health",))]
+    assert traces(here) == []
+
+
+def test_a_fact_keeps_the_time_that_its_own_words_tell(claude: Any, standin: StandIn) -> None:
+    claude()
+    first, second = say("My surgery is on 3 May 2026.", "On 3 May 2026 I have that surgery.")
+    told = {"content": "Ann has a surgery on 3 May 2026", "sources": [first, second], "occurred_at": "2026-05-03"}
+    standin.answer("derive", lambda _: observations(told))
+    work("derive_memory")
+    [fact] = facts()
+    Nexus().forget(NAMESPACE, memory_id=second)
+    assert [(one.id, one.event) for one in facts()] == [(fact.id, "2026-05-03")]
+
+
+def test_a_fact_that_an_erased_message_contradicted_is_as_sure_as_before(claude: Any, standin: StandIn) -> None:
+    """It was weakened although both may hold. Below a confidence of 0.70 no context shows a fact."""
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    porto, lisbon, oslo = know("I live in Porto.", "I live in Lisbon.", "I live in Oslo.")
+
+    def sure() -> list[float]:
+        return [round(read(here, i)["confidence"], 2) for i in (porto, lisbon)]
+
+    judge(standin, relation("contradicts", lisbon, porto), relation("contradicts", oslo, porto))
+    run_reflection()
+    again(here)
+    judge(standin, relation("contradicts", oslo, lisbon))
+    run_reflection()
+    assert sure() == [0.6, 0.75]
+    [said] = Nexus().memory(NAMESPACE, oslo).evidence
+    Nexus().forget(NAMESPACE, memory_id=said.id)
+    assert sure() == [0.75, 0.9]
+    [(first,), (second,)] = here.sql("SELECT id FROM reflections ORDER BY id")
+    for reflection in (second, first):
+        Nexus().undo(NAMESPACE, reflection)
+    assert sure() == [0.9, 0.9]
+
+
 def test_what_an_erased_memory_had_superseded_holds_again(claude: Any, standin: StandIn) -> None:
     claude()
     first, second = say("We deploy on Tuesdays.", "We deploy on Thursdays now.")
@@ -556,6 +663,24 @@ def test_a_dead_letter_that_quotes_what_is_erased_goes_too(claude: Any, standin:
     work("derive_memory")
     assert here.sql("SELECT count(*) FROM dead_letters WHERE message LIKE '%' || :w || '%'", w=SECRET) == [(1,)]
     Nexus().forget(NAMESPACE, memory_id=target)
+    assert traces(here) == []
+
+
+def test_a_dead_letter_that_comes_after_the_erasure_quotes_nothing(claude: Any, standin: StandIn) -> None:
+    """The server refuses the request, in the words of the request, after the message in it was erased."""
+    here = claude()
+    [target] = say(f"The word is {SECRET}.")
+    erased = list[Any]()
+
+    def refuses(call: Call) -> bool:
+        if SECRET in call.text and not erased:
+            erased.append(Nexus().forget(NAMESPACE, memory_id=target))
+        return SECRET in call.text
+
+    standin.when(refuses, faults.status(400, "invalid_request_error", f"I read nothing about {SECRET}."))
+    work("derive_memory")
+    assert erased
+    assert here.sql("SELECT error_type FROM dead_letters") == [("Permanent",)]
     assert traces(here) == []
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import insights_with_words_of
 from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
@@ -19,6 +21,9 @@ from nexus_tasks.types import standing_rank
 # A function of a fact, its lost sources and its remaining sources. It returns whether the remaining sources alone
 # support the fact's wording.
 StillSupported = Callable[[Memory, Collection[Memory], Collection[Memory]], bool]
+# A function of the same arguments. It returns the columns of a fact that stays which only its lost sources tell, and
+# their new values.
+ToldByLost = Callable[[Memory, Collection[Memory], Collection[Memory]], dict[str, Any]]
 
 
 @dataclass(kw_only=True)
@@ -32,6 +37,7 @@ class Cascade:
       without those of merged facts).
     - ``redated`` are those of the weakened facts that lose their earliest source: memory id → text.
     - ``standings`` are the ranks of the weakened facts' standings: memory id → rank.
+    - ``cleared`` are columns of facts that stay which only erased messages tell: memory id → new values.
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -39,6 +45,7 @@ class Cascade:
     weakened: dict[int, tuple[int, list[Memory]]] = field(default_factory=dict)
     redated: dict[int, str] = field(default_factory=dict)
     standings: dict[int, int] = field(default_factory=dict)
+    cleared: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def sessions_losing_digests(self) -> set[int]:
         """The ids of the sessions whose digests are deleted."""
@@ -49,7 +56,13 @@ class Cascade:
         return {m.perspective_id for m in self.memories.values() if m.perspective_id}
 
 
-def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
+def find_cascade(
+    tx: Transaction,
+    targets: Mapping[int, Memory],
+    worded: Collection[int],
+    still_supported: StillSupported,
+    told_by_lost: ToldByLost,
+) -> Cascade:
     """Find and lock the memories that must be deleted together with ``targets``. The caller has locked ``targets``.
 
     A digest, or a conclusion of a reflection, is deleted when any memory that it rests on is deleted. A fact that loses
@@ -61,9 +74,13 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
     - Only the words of assistants and tools remain, and a person's words were among the sources.
     - The fact has superseded another memory, and the time at which that memory ended is the time of an erased source
       only. (A memory that was never valid does not count.)
+
+    Args:
+        worded: ids of facts that are deleted in any case (see ``context.py``).
     """
     cascade = Cascade(memories=dict(targets))
-    frontier = set(targets)
+    _add_worded(tx, cascade, worded)
+    frontier = set(cascade.memories)
     while frontier:
         resting = _resting_on(tx, frontier, cascade.memories)
         sources, merged = _sources(tx, [memory.id for memory in resting if memory.level == "explicit"])
@@ -81,6 +98,7 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
                 ):
                     cascade.weakened[memory.id] = len(lost), own
                     cascade.standings[memory.id] = min(_standing(memory, source) for source in own)
+                    cascade.cleared[memory.id] = told_by_lost(memory, lost, left)
                     if memory.valid_from != min(source.occurred_at for source in own):
                         cascade.redated[memory.id] = memory.content
                     continue
@@ -88,7 +106,47 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
                 cascade.weakened.pop(memory.id, None)
             cascade.memories[memory.id] = memory
             frontier.add(memory.id)
+        if not frontier:
+            insights = {insight.id: insight for insight in insights_with_words_of(tx, cascade.memories)}
+            cascade.memories |= insights
+            frontier = set(insights)
+    _clear_corrections(tx, cascade, told_by_lost)
     return cascade
+
+
+def _clear_corrections(tx: Transaction, cascade: Cascade, told_by_lost: ToldByLost) -> None:
+    """Note the labels that a correction has only from the fact which it corrected, when erased messages told them."""
+    owners = sorted(cascade.perspectives_losing_memories())
+    query = select(Memory).where(
+        among(Memory.perspective_id, owners),
+        not_among(Memory.id, cascade.memories),
+        Memory.level == "explicit",
+        Memory.made_by == "correction",
+        func.cardinality(Memory.labels) > 0,
+    )
+    corrections = tx.scalars(query.order_by(Memory.id).with_for_update()).all() if owners else ()
+    if not corrections:
+        return
+    sources, _ = _sources(tx, [fact.id for fact in corrections])
+    lost = [memory for memory in cascade.memories.values() if memory.level == "raw"]
+    for fact in corrections:
+        left = [source for source in sources[fact.id] if source.id not in cascade.memories]
+        cascade.cleared[fact.id] = cascade.cleared.get(fact.id, {}) | told_by_lost(fact, lost, left)
+
+
+def _add_worded(tx: Transaction, cascade: Cascade, worded: Collection[int]) -> None:
+    """Lock and add facts with words of erased messages. The messages that such a fact cites are derived again.
+
+    They are not when the fact has ended, because what was superseded or corrected must not hold again.
+    """
+    if not worded:
+        return
+    found = tx.scalars(select(Memory).where(among(Memory.id, worded)).order_by(Memory.id).with_for_update()).all()
+    sources, _ = _sources(tx, [fact.id for fact in found])
+    for fact in found:
+        cascade.memories.setdefault(fact.id, fact)
+        if fact.valid_to is None:
+            cascade.rederive.update(source.id for source in sources[fact.id])
 
 
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:

@@ -28,7 +28,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import array
 
 from nexus_tasks.event_time import event_time, zone
-from nexus_tasks.storage import batches, expiry, observations, perspectives, validity
+from nexus_tasks.storage import batches, expiry, observations, perspectives, undo, validity
+from nexus_tasks.storage.dead_letters import ERASED_ERROR
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.cascade import Cascade
@@ -54,7 +55,6 @@ from nexus_tasks.storage.models import (
 )
 
 Counts = Counter[str]
-ERASED_ERROR = "The text of this error was deleted, because it may have quoted a memory that was erased."
 
 
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
@@ -65,6 +65,12 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     ids = list(cascade.memories)
     gone = Counts()
     gone += _delete_traces(tx, namespace_id, cascade)
+    for reflection_id, memory_id, times in tx.execute(_CONTRADICTED, {"ids": ids}).all():
+        undo.lower_less(tx, reflection_id, memory_id, times)
+    for memory_id, values in sorted(cascade.cleared.items()):
+        if values:
+            changed = update(Memory).where(Memory.id == memory_id).values(**values)
+            tx.execute(changed.execution_options(synchronize_session=False))
     _weaken(tx, cascade)
     _forget_merged_sources(tx, ids)
     superseded = _superseded_by(tx, ids)
@@ -218,6 +224,26 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
         )
 
 
+# Facts that hold, and whose confidence was lowered because an erased fact, which was said later, contradicts them. What
+# was superseded is not among them: `_revive` gives it its confidence back.
+_CONTRADICTED = text(
+    """
+    SELECT c.reflection_id, fact.id, count(*)
+    FROM memories AS told
+    JOIN evidence AS e ON e.memory_id = told.id AND e.role = 'contradicts'
+    JOIN evidence AS o ON o.memory_id = told.id AND o.role = 'contradicts' AND o.source_id <> e.source_id
+    JOIN memories AS fact ON fact.id = e.source_id
+    JOIN memories AS other ON other.id = o.source_id
+    JOIN reflections AS r ON r.id = told.reflection_id AND r.undone_at IS NULL
+    JOIN reflection_changes AS c ON c.reflection_id = r.id AND c.memory_id = fact.id
+        AND c.weakened > 0 AND NOT c.superseded
+    WHERE told.id = ANY(CAST(:ids AS bigint[])) AND told.level = 'contradiction'
+      AND fact.id <> ALL(CAST(:ids AS bigint[]))
+      AND (coalesce(fact.valid_from, fact.occurred_at), fact.id)
+          < (coalesce(other.valid_from, other.occurred_at), other.id)
+    GROUP BY c.reflection_id, fact.id ORDER BY 1, 2
+    """
+)
 _FORGET_MERGED_SOURCES = text(
     """
     UPDATE reflection_changes AS c SET reinforced = greatest(c.reinforced - lost.sources, 0)

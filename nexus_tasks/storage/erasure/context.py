@@ -1,0 +1,157 @@
+"""Finding the facts and insights that may have words of an erased message which they do not cite.
+
+A derivation shows the model other messages of the session beside those that a fact cites, so that the fact has names in
+place of "he" and "there". ``cascade.py`` deletes such a fact with the message. Its own messages are derived again. A
+reflection shows the model other facts beside those that an insight rests on. ``cascade.py`` deletes such an insight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import aliased
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among, not_among
+from nexus_tasks.storage.models import Evidence, Memory
+from nexus_tasks.text import content_words
+
+# A message was shown together with messages at most this far away. With the usual settings, a derivation shows 2,000
+# tokens of messages and six messages before them. Chosen by hand, not measured.
+REACH = 100
+LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
+
+
+def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> list[int]:
+    """Ids of the facts that have a content word which, near them, only erased messages have.
+
+    A word does not count when a source of the fact has it, or another message of the session that is not erased and not
+    far away, or the name of the fact's subject. (``cascade.py`` looks at the words of erased sources.)
+
+    Args:
+        erased: the memories that a caller erases, by id. The caller has locked them.
+    """
+    found = set[int]()
+    for said in _clusters(erased.values()):
+        facts = _facts_near(tx, said, erased)
+        gone = _words(_texts(tx, said)) if facts else set[str]()
+        told = _sharing(facts, gone)
+        if told:
+            told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
+        for fact, known in _words_of_sources(tx, told).items():
+            if told[fact] - known:
+                found.add(fact)
+    return sorted(found)
+
+
+def _sharing(texts: Mapping[int, set[str]], words: set[str]) -> dict[int, set[str]]:
+    """The texts that have some of the words, and which."""
+    return {one: shared for one, own in texts.items() if (shared := own & words)}
+
+
+def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[Memory]:
+    """Find and lock the insights that have a content word which only the memories ``gone`` have.
+
+    A word does not count when a fact that stays has it, of all facts of the insight's perspective, or the name of the
+    subject. The caller has locked the perspectives.
+    """
+    owners = {one.perspective_id for one in gone.values() if one.level == "explicit" and one.perspective_id}
+    if not owners:
+        return []
+    words = _words(_texts(tx, [one for one in gone.values() if one.level in ("raw", "explicit")]))
+    found: list[int] = []
+    for owner in sorted(owners):
+        mine = Memory.perspective_id == owner, not_among(Memory.id, gone)
+        insights = select(Memory.id, Memory.content, Memory.author).where(*mine, Memory.level == "derived")
+        told = {}
+        for insight, content, subject in tx.execute(insights):
+            told[insight] = words & set(content_words(content)) - set(content_words(subject or ""))
+        unknown = set[str]().union(*told.values())
+        facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
+        if unknown:  # the reading ends with the fact that has the last of the words
+            with tx.execute(facts.execution_options(yield_per=1_000)) as rows:
+                for (content,) in rows:
+                    unknown.difference_update(content_words(content))
+                    if not unknown:
+                        break
+        found += [insight for insight, own in told.items() if own & unknown]
+    query = select(Memory).where(among(Memory.id, found)).order_by(Memory.id)
+    return list(tx.scalars(query.with_for_update())) if found else []
+
+
+def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
+    """The erased messages of each session, divided where more than ``REACH`` messages lie in between."""
+    messages = [one for one in erased if one.level == "raw" and one.session_id is not None and one.seq is not None]
+    cluster: list[Memory] = []
+    for one in sorted(messages, key=lambda message: (message.session_id or 0, message.seq or 0)):
+        if cluster and (one.session_id != cluster[-1].session_id or (one.seq or 0) - (cluster[-1].seq or 0) > REACH):
+            yield cluster
+            cluster = []
+        cluster.append(one)
+    if cluster:
+        yield cluster
+
+
+def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterable[tuple[str | None, str]]:
+    """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
+    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
+    query = query.where(among(Memory.id, [one.id for one in memories]))
+    return ((author, content) for author, content in tx.execute(query, execution_options={"yield_per": 1_000}))
+
+
+def _are_near(message: type[Memory], said: Sequence[Memory]) -> ColumnElement[bool]:
+    """The SQL condition for messages of the session of ``said`` that are at most ``REACH`` messages away."""
+    first, last = said[0], said[-1]
+    return (
+        (message.namespace_id == first.namespace_id)
+        & (message.session_id == first.session_id)
+        & (message.level == "raw")
+        & message.seq.between((first.seq or 0) - REACH, (last.seq or 0) + REACH)
+    )
+
+
+def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> dict[int, set[str]]:
+    """The facts that cite a message near an erased one, and a message that is not erased: id → content words."""
+    source, kept = aliased(Memory), aliased(Evidence)
+    cites = (
+        select(Evidence.memory_id)
+        .join(source, source.id == Evidence.source_id)
+        .where(Evidence.role == "derived_from", _are_near(source, said))
+    )
+    query = select(Memory.id, Memory.content, Memory.labels, Memory.author).where(
+        Memory.id.in_(cites),
+        Memory.level == "explicit",
+        select(kept.memory_id)
+        .where(kept.memory_id == Memory.id, kept.role == "derived_from", not_among(kept.source_id, erased))
+        .exists(),
+    )
+    found = {}
+    for fact, content, labels, subject in tx.execute(query):
+        found[fact] = set(content_words(" ".join((content, *labels)))) - set(content_words(subject or ""))
+    return found
+
+
+def _others_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> Iterable[tuple[str | None, str]]:
+    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
+    rows = tx.execute(query.where(_are_near(Memory, said), not_among(Memory.id, erased)))
+    return [(author, content) for author, content in rows]
+
+
+def _words_of_sources(tx: Transaction, facts: Collection[int]) -> dict[int, set[str]]:
+    """The words of the messages that facts cite: fact id → words."""
+    found: dict[int, set[str]] = {fact: set() for fact in facts}
+    if not facts:
+        return found
+    query = (
+        select(Evidence.memory_id, Memory.author, Memory.content)
+        .join(Memory, Memory.id == Evidence.source_id)
+        .where(among(Evidence.memory_id, facts), Evidence.role == "derived_from")
+    )
+    for fact, author, content in tx.execute(query):
+        found[fact] |= _words([(author, content)])
+    return found
+
+
+def _words(said: Iterable[tuple[str | None, str]]) -> set[str]:
+    return {word for author, content in said for word in content_words(f"{author or ''} {content}")}
