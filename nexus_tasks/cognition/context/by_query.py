@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from nexus_tasks.cognition.context.token_budget import Section
 from nexus_tasks.cognition.echo import told_by, without_echo
 from nexus_tasks.cognition.retrieval import Ranking, ranking
-from nexus_tasks.cognition.retrieval.fusion import Ranked
+from nexus_tasks.cognition.retrieval.fusion import Ranked, is_hashed
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
@@ -103,7 +103,7 @@ def _above_floor(found: Ranking, embedder: Embedder) -> list[Ranked]:
     vectors find near wordings, not meaning. For models that were not measured, every memory is near. In a namespace of
     fewer than 500 memories one word is enough. When one memory fits, the others may be about it, so all stay.
     """
-    meant = math.inf if embedder.name.startswith("hashing") else NEAR if "minilm" in embedder.name.lower() else -1.0
+    meant = math.inf if is_hashed(embedder.name) else NEAR if "minilm" in embedder.name.lower() else -1.0
     near = any(one.named or (one.vector is not None and one.vector >= meant) for one in found.best)
     return found.best if near or found.covered >= FLOOR else []
 
@@ -144,9 +144,23 @@ class _Filling:
         self.fitting, self.facts, self.messages = fitting, facts, messages
         self.shown: dict[int, frozenset[str]] = {}  # id → content words of a shown line
         self.words: dict[int, frozenset[str]] = {}  # id → content words of a line, because each may be tried twice
+        self.shortest = self._shortest()
+
+    def _shortest(self) -> dict[int, float]:
+        """The characters of the shortest text that could be shown for each line: its own, its facts' or its heir's."""
+        fitting = self.fitting
+        own = {i: math.inf if row.unread else len(" ".join(row.content.split())) for i, row in fitting.rows.items()}
+        instead = {i: min(own[fact] for fact in facts) for i, facts in fitting.told_by.items() if facts}
+        return {
+            row.id: min(own[row.id], instead.get(row.id, math.inf), own.get(fitting.heirs.get(row.id, 0), math.inf))
+            for row in fitting.lines
+        }
 
     def add(self, row: ContextRow, allowance: float) -> bool:
         """Add a fact or a message. Returns ``False`` when it does not fit into ``allowance``."""
+        # First, because most lines come when the block is nearly full, and the words of a message take longer.
+        if self.shortest[row.id] >= 4 * max(self.facts.room(allowance), self.messages.room(allowance)):
+            return False
         if row.level == "explicit":
             return not self.facts.is_too_long(row, allowance) and self._fact(row, allowance)
         return self._message(row, allowance)

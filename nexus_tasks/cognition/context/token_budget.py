@@ -96,7 +96,7 @@ class Section:
             return True
         if self.is_too_long(row, allowance):  # rendering it would take longer
             return False
-        heading, room = self._heading_tokens, self._room(allowance)
+        heading, room = self._heading_tokens, self.room(allowance)
         text = " ".join(self.render(row).split())
         line = f"- [m{row.id}] {text}"
         if line_tokens(line) > room:
@@ -115,10 +115,10 @@ class Section:
         """Whether a row's content alone does not fit. Most rows come when the block is nearly full."""
         if row.unread or row.level.startswith("summary"):
             return row.unread
-        room = 4 * self._room(allowance)
+        room = 4 * self.room(allowance)
         return len(row.content) >= room and len(" ".join(row.content.split())) >= room
 
-    def _room(self, allowance: float) -> int:
+    def room(self, allowance: float) -> int:
         """The tokens for one more line."""
         return min(int(allowance) - self.used, self.block.left) - self._heading_tokens
 
