@@ -212,6 +212,7 @@ def _read_only_explained(session: Transaction) -> Iterator[None]:
         raise
 
 
+INDEX_READS = 100  # vectors that a search in a vector index reads; a statement may set a lower number
 _SETTINGS = (
     # A transaction that has waited for a row reads what others have changed meanwhile, and Postgres lets it go on. The
     # user of the database may have another default, with which a budget would be checked against rows of before a wait.
@@ -224,9 +225,8 @@ _SETTINGS = (
     # search that compared 20,000 vectors ended no sooner with them.
     "SET max_parallel_workers_per_gather = 0",
     "SET jit = off",  # here compiling a statement takes longer than running the statement
-    # A search in a vector index reads 100 vectors. When a filter rejects too many of them, the search goes on until it
-    # has read 20,000 vectors.
-    "SET hnsw.ef_search = 100",
+    # When a filter rejects too many of these vectors, the search goes on until it has read 20,000 vectors.
+    f"SET hnsw.ef_search = {INDEX_READS}",
     "SET hnsw.iterative_scan = strict_order",
     "SET hnsw.max_scan_tuples = 20000",
 )

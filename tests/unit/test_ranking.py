@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks.cognition.retrieval.bm25_word_weights import MOST_POSTINGS, inverse_document_frequency, weigh_words
+from nexus_tasks.cognition.retrieval.bm25_word_weights import (
+    LONG,
+    LONG_POWER,
+    MOST_POSTINGS,
+    inverse_document_frequency,
+    rarity_of_all,
+    weigh_words,
+)
 from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import (
     MODEL_WEIGHT,
@@ -64,6 +71,15 @@ def test_a_rarer_word_weighs_more_and_none_weighs_less_than_nothing() -> None:
     assert weights[0] == pytest.approx(math.log(1 + 999.5 / 1.5))
     assert weights[-1] > 0
     assert inverse_document_frequency(Word(key=1, memories=7), 3) > 0  # counted while memories are being erased
+
+
+def test_the_rare_words_of_a_long_question_weigh_more_and_those_of_a_short_one_do_not() -> None:
+    """A long question is a message of a conversation, and most of its words are common."""
+    short, long = (weigh_words(opening(1, *[20_000] * common)) for common in (LONG - 1, LONG))
+    assert [word.weight for word in short] == [word.rarity for word in short]
+    assert [word.rarity for word in long][: len(short)] == [word.rarity for word in short]
+    assert long[0].weight / long[1].weight == pytest.approx((long[0].rarity / long[1].rarity) ** LONG_POWER)
+    assert rarity_of_all(opening(1)) == pytest.approx(short[0].rarity), "what a memory covers is measured by rarity"
 
 
 def test_the_rarest_words_find_within_the_bound_and_the_others_only_score() -> None:
@@ -244,12 +260,12 @@ def test_facts_have_no_neighbours() -> None:
     assert [one.neighbours for one in rank(found, weight=0.3, limit=10)] == [0, 0, 0]
 
 
-def test_recency_and_confidence_break_ties_and_nothing_more() -> None:
+def test_recency_and_confidence_decide_only_between_near_ties() -> None:
     older = candidate(1, occurred_at=NOON - timedelta(days=30))
     assert order(older, candidate(2)) == [2, 1]
     assert order(candidate(1, confidence=0.7), candidate(2, confidence=0.9)) == [2, 1]
     sure = candidate(1, words=1.0, confidence=1.0)
-    better = candidate(2, words=1.2, confidence=0.7, occurred_at=NOON - timedelta(days=300))
+    better = candidate(2, words=1.3, confidence=0.7, occurred_at=NOON - timedelta(days=300))
     assert order(sure, better, *(candidate(n) for n in range(3, 9)))[:2] == [2, 1]
 
 

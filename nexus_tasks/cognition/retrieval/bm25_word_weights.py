@@ -5,9 +5,9 @@ the memory's score:
 
     weight · frequency · (K1 + 1) / (frequency + K1 · (1 − B + B · length / mean length))
 
-``weight`` is computed in this module (:func:`inverse_document_frequency`). ``storage/searching/candidates.py`` computes
-the sum in SQL, with K1 = 0.9 and B = 0.4. ``frequency`` is the number of times that the memory has the word. ``length``
-is the number of the memory's words without stop words.
+``weight`` is computed in this module: the word's inverse document frequency, or in a long question its power 1.5 (see
+:data:`LONG`). ``storage/searching/candidates.py`` computes the sum in SQL, with K1 = 0.9 and B = 0.4. ``frequency`` is
+the number of times that the memory has the word. ``length`` is the number of the memory's words without stop words.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 # together, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
+# A question of more words than this is long, and the weights of its words are raised to the power LONG_POWER. A long
+# question is a message of a conversation. Most of its words are common, and together they outweighed the rare ones.
+# RealMem's questions have 275 characters on average: with the power, 0.725 of the sessions that answer them are among
+# the first ten, and 0.703 without. Shorter questions lose nothing, and LoCoMo has no longer ones.
+LONG, LONG_POWER = 8, 1.5
 ENOUGH = 6  # words of a long question, by which a memory is measured (see ``FLOOR`` in ``context/by_query.py``)
 
 
@@ -37,20 +42,22 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     found: list[WeightedWord] = []
     spent = 0
     words = _without_names([word for word in opening.words if word.memories])
+    power = LONG_POWER if len(words) > LONG else 1.0
     for word in sorted(words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
-        found.append(WeightedWord(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))
+        rarity = inverse_document_frequency(word, opening.memories)
+        found.append(WeightedWord(key=word.key, weight=rarity**power, rarity=rarity, finds=finds))
     return found
 
 
-def weight_of_all(opening: QueryStats) -> float:
-    """The weight of all words of the question, also of the words that no memory has.
+def rarity_of_all(opening: QueryStats) -> float:
+    """The rarity of all words of the question, also of the words that no memory has.
 
-    Of a long question only the :data:`ENOUGH` heaviest words count, because no memory has all of its words.
+    Of a question only the :data:`ENOUGH` rarest words count, because no memory has all of its words.
     """
-    weights = sorted(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
-    return sum(weights[-ENOUGH:])
+    rarities = sorted(inverse_document_frequency(word, opening.memories) for word in _without_names(opening.words))
+    return sum(rarities[-ENOUGH:])
 
 
 def _without_names(words: Sequence[Word]) -> Sequence[Word]:
@@ -58,10 +65,10 @@ def _without_names(words: Sequence[Word]) -> Sequence[Word]:
 
 
 def inverse_document_frequency(word: Word, memories: int) -> float:
-    """The weight of a word that n of N memories have: ln(1 + (N − n + ½) / (n + ½)). It is never negative.
+    """The rarity of a word that n of N memories have: ln(1 + (N − n + ½) / (n + ½)). It is never negative.
 
-    Lucene uses the same formula. Example for N = 1,000: a word in one memory weighs ln(1 + 999.5 / 1.5) = 6.50. A word
-    in 100 memories weighs ln(1 + 900.5 / 100.5) = 2.30. A word in all memories weighs 0.0005.
+    Lucene uses the same formula. Example for N = 1,000: a word in one memory has ln(1 + 999.5 / 1.5) = 6.50. A word in
+    100 memories has ln(1 + 900.5 / 100.5) = 2.30. A word in all memories has 0.0005.
     """
     # The two counts may come from different times, so the word's count may be greater than the count of all memories.
     total = max(memories, word.memories)

@@ -5,7 +5,8 @@
             + 1 if the memory is of the time that the question names
             + 2 if the memory contains a whole identifier of the question
             + 0.4 · the session's best + 0.2 · standardised(the session's words)
-            + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
+            + 0.05 · decayed confidence + 0.5 · exp(−age in days / 30)
+            + 3 · the session's likeness
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
 hashed vectors (the vectors of the built-in embedder) and 0.8 for other vectors.
@@ -18,21 +19,25 @@ hashed vectors (the vectors of the built-in embedder) and 0.8 for other vectors.
   share and counted from the least score. A fact has the sessions of its sources.
 - **The session's words** are the summed weights of the question's words that the messages of a session have together.
   So two messages that have one word each lift their session more than two messages that have the same word.
+- **The session's likeness** to the best sessions, by the vectors of their digests (see ``likeness.py``). It counts for
+  messages, facts and digests.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
 hashed vectors (weight 0.2), a decayed confidence of 0.9 and an age of 0 days, the first candidate's score is
-1.22 − 0.2 · 0.71 + 0.05 · 0.9 + 0.3 = 1.42, plus what its author and its session give.
+1.22 − 0.2 · 0.71 + 0.05 · 0.9 + 0.5 = 1.62, plus what its author and its session give.
 
 The numbers are chosen on the development parts of LoCoMo and RealMem, two benchmarks of long conversations (see
 ``python -m benchmarks.quality``). Recall@10 of messages on LoCoMo, and the share of the right sessions among the first
 ten on RealMem, with hashed vectors: 0.665 and 0.687 as in the first release; 0.701 and 0.687 with authors; 0.733 and
-0.686 with words between; 0.748 and 0.701 with
-the session's best; 0.757 and 0.699 with the time.
+0.686 with words between; 0.748 and 0.701 with the session's best; 0.757 and 0.699 with the time. Later releases measured
+0.753 and 0.689 with the session's words, and 0.757 and 0.715 with likeness, a greater weight of recency (0.3 before) and
+the power of long questions (see ``bm25_word_weights.py``).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -40,6 +45,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nexus_tasks.cognition.retrieval.likeness import DigestVectors, likeness
 from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
 
@@ -59,20 +65,22 @@ SESSION_WORDS_SHARE = 0.2
 # The weights of vectors beside words. Hashed vectors know little that words do not know.
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
 CONFIDENCE_WEIGHT = 0.05  # chosen by hand, not measured: it decides between almost equal scores
-RECENCY_WEIGHT, RECENCY_DAYS = 0.3, 30.0
+RECENCY_WEIGHT, RECENCY_DAYS = 0.5, 30.0
+LIKENESS_WEIGHT = 3.0
 DAY = 86_400  # seconds
 DECAY_PER_DAY = 0.01  # the confidence that a memory loses per day (chosen by hand, not measured)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A memory with its fused score and three parts of the score."""
+    """A memory with its fused score and four parts of the score."""
 
     id: int
     score: float
     words: float  # BM25
     vector: float | None  # the cosine similarity, or ``None`` for a memory without a vector
     neighbours: float  # the share of other messages' BM25 scores: of a message's neighbours, or of a fact's sources
+    likeness: float = 0.0  # how much its session is like the best sessions
     named: bool = False  # whether the question names its author or subject
     others: tuple[int, ...] = ()  # the memories that say the same and are shown by this hit (see ``collapse.py``)
 
@@ -82,7 +90,12 @@ def vector_weight(embedder: str) -> float:
 
     The words' score always has the weight 1.
     """
-    return HASHING_WEIGHT if embedder.startswith("hashing") else MODEL_WEIGHT
+    return HASHING_WEIGHT if is_hashed(embedder) else MODEL_WEIGHT
+
+
+def is_hashed(embedder: str) -> bool:
+    """Whether it is the built-in embedder."""
+    return embedder.startswith("hashing")
 
 
 def rank(
@@ -94,6 +107,7 @@ def rank(
     named: Collection[str] = (),
     identified: Collection[int] = (),
     asked_time: Span | None = None,
+    digest_vectors: DigestVectors | None = None,
 ) -> list[Ranked]:
     """The best ``limit`` candidates that pass the filter, best first. The module's docstring has the formula.
 
@@ -105,6 +119,8 @@ def rank(
         named: the authors and subjects that the question names.
         identified: the ids of the memories that contain a whole identifier of the question.
         asked_time: the time that the question names.
+        digest_vectors: a function of sessions' ids. It returns the vectors of those sessions' digests, as far as they
+            have one.
     """
     if not any(one.fits for one in found):
         return []
@@ -133,16 +149,46 @@ def rank(
     if asked_time is not None:
         begin, end = asked_time.begin.timestamp(), asked_time.end.timestamp()
         scores += TIME_BONUS * np.array([_is_of(one, begin, end) for one in found])[fits]
+    alike = _likeness(found, fits.tolist(), scores.tolist(), digest_vectors) if digest_vectors else np.zeros(len(fits))
+    scores += LIKENESS_WEIGHT * alike
     # Rounded, because the order of the additions must not decide between memories that are alike.
     order = np.lexsort((np.array(columns.id)[fits], -scores.round(9)))[:limit]
     return [
         Ranked(
-            id=one.id, score=score, words=one.words, vector=one.vector, neighbours=support, named=one.author in named
+            id=one.id,
+            score=score,
+            words=one.words,
+            vector=one.vector,
+            neighbours=support,
+            likeness=like,
+            named=one.author in named,
         )
-        for one, score, support in zip(
-            [found[i] for i in fits[order]], scores[order].tolist(), near[fits[order]].tolist(), strict=True
+        for one, score, support, like in zip(
+            [found[i] for i in fits[order]],
+            scores[order].tolist(),
+            near[fits[order]].tolist(),
+            alike[order].tolist(),
+            strict=True,
         )
     ]
+
+
+def _likeness(
+    found: Sequence[Candidate], fits: Sequence[int], scores: Sequence[float], digest_vectors: DigestVectors
+) -> Scores:
+    """The likeness of each fitting candidate's session. A fact has that of the session most like the best ones."""
+    session_of = {one.id: one.session_id for one in found if one.session_id is not None}
+    sessions = [{session_of[i] for i in (found[place].id, *found[place].sources) if i in session_of} for place in fits]
+    scores_of = defaultdict[int, list[float]](list)
+    for own, score in zip(sessions, scores, strict=True):
+        for session in own:
+            scores_of[session].append(score)
+    best = {}
+    for session, own_scores in scores_of.items():
+        own_scores.sort()
+        best[session] = sum(own_scores[-SESSION_BEST:]) / len(own_scores[-SESSION_BEST:])
+    known = likeness(best, digest_vectors)
+    return np.array([max((known[one] for one in own if one in known), default=0.0) for own in sessions])
 
 
 def _is_of(one: Candidate, begin: float, end: float) -> bool:

@@ -1,6 +1,6 @@
 """Finding candidates (memories that may answer a question) by words and by vectors, and scoring them.
 
-One SQL statement finds at most ``pool`` memories by words and at most ``pool`` memories by vectors. For each message
+One SQL statement finds at most ``pool`` memories by words and at most ``nearest`` memories by vectors. For each message
 among these, the statement adds the previous and the next message of the session, and for each fact the messages that it
 was derived from. Every candidate gets a BM25 score for its words, and a cosine similarity for its vector.
 
@@ -20,7 +20,7 @@ from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.types import NullType
 
 from nexus_tasks.embeddings.base import Vectors
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.engine import INDEX_READS, Transaction
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, NARROW
 from nexus_tasks.storage.searching.scope import Scope
 from nexus_tasks.storage.searching.vectors import as_text, distance, namespace_vectors
@@ -37,13 +37,14 @@ VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 class WeightedWord:
     """A word of a question.
 
-    ``key`` is the word's hash in the postings. ``weight`` is the word's inverse document frequency. ``finds`` says
-    whether the word finds memories. A word that does not find memories adds to the scores of memories that other words
-    or vectors find.
+    ``key`` is the word's hash in the postings. ``weight`` is what BM25 counts it for, and ``rarity`` is its inverse
+    document frequency. ``finds`` says whether the word finds memories. A word that does not find memories adds to the
+    scores of memories that other words or vectors find.
     """
 
     key: int
     weight: float
+    rarity: float
     finds: bool
 
 
@@ -83,6 +84,7 @@ def find_candidates(
     model: str,
     vector: Vectors,
     pool: int,
+    nearest: int,
     way: VectorScan,
 ) -> list[Candidate]:
     """Find and score candidates: memories that the words or the vector find, and the neighbours of found messages.
@@ -92,7 +94,8 @@ def find_candidates(
         mean_length: the mean number of words of the namespace's memories. BM25 needs this number.
         model: the name of the embedding model.
         vector: the question's vector, which the embedding model made.
-        pool: the largest number of memories to find by words, and also the largest number to find by vectors.
+        pool: the largest number of memories to find by words.
+        nearest: the largest number of memories to find by vectors.
         way: the vectors to compare. With ``narrow`` every memory that passes the filter is also scored by its words.
 
     Returns:
@@ -104,7 +107,7 @@ def find_candidates(
     scoring = list(words) if narrow else [word for word in words if not word.finds]
     where = namespace_vectors(scope.values["namespace_id"], model)
     rows = tx.execute(
-        _statement(scope.visible, scope.selected, where, len(vector), way, pool),
+        _statement(scope.visible, scope.selected, where, len(vector), way, pool, nearest),
         {
             **scope.values,
             "finding": [word.key for word in finding],
@@ -154,14 +157,17 @@ _FINDING, _SCORING = _ASKED.format("finding"), _ASKED.format("scoring")
 # The sums that give the neighbours' ``seq`` are outside the join's condition. Under row-level security, Postgres looks
 # up an index only by conditions whose operators cannot fail, and a sum can overflow.
 @lru_cache(maxsize=1_024)
-def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, way: VectorScan, pool: int) -> TextClause:
-    # ``pool`` is a number in the statement's text and not a parameter. The planner then knows that few rows are needed.
+def _statement(
+    visible: str, selected: str, vectors_of: str, dimensions: int, way: VectorScan, pool: int, nearest: int
+) -> TextClause:
+    # ``pool`` and ``nearest`` are numbers in the statement's text and not parameters. The planner then knows that few
+    # rows are needed.
     narrow, indexed = way == "narrow", way == "indexed"
     near = distance(dimensions, indexed=indexed)
     if narrow:
-        arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool)
+        arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool, nearest)
     else:
-        arms = _best_first(f"{visible} AND {selected}", vectors_of, near, pool, indexed=indexed)
+        arms = _best_first(f"{visible} AND {selected}", vectors_of, near, pool, nearest, indexed=indexed)
     return text(
         f"""
         WITH {arms},
@@ -225,18 +231,21 @@ def _statement(visible: str, selected: str, vectors_of: str, dimensions: int, wa
     ).bindparams(bindparam("vector", type_=NullType()))
 
 
-def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
+def _best_first(fits: str, vectors_of: str, near: str, pool: int, nearest: int, *, indexed: bool) -> str:
     """The SQL of the CTEs ``scored``, ``worded`` and ``near`` for a wide search.
 
     ``scored`` computes BM25 scores. ``worded`` reads memories by falling BM25 score, and ``near`` reads memories by
-    falling similarity. ``worded`` and ``near`` skip memories that do not pass the filter, and stop at ``pool``
-    memories. ``OFFSET 0`` keeps the planner from joining all memories first. Without an HNSW index, a subquery sorts
-    the vectors before any memory is looked up. With an HNSW index, ORDER BY and LIMIT are in one query, because the
-    planner does not use the index otherwise.
+    falling similarity. ``worded`` and ``near`` skip memories that do not pass the filter, and stop at ``pool`` and
+    ``nearest`` memories. ``OFFSET 0`` keeps the planner from joining all memories first. Without an HNSW index, a
+    subquery sorts the vectors before any memory is looked up. With an HNSW index, ORDER BY and LIMIT are in one query,
+    because the planner does not use the index otherwise.
     """
     looked_up = f"LATERAL (SELECT FROM ({_BY_ID}) AS m WHERE {{1}} OFFSET 0) AS fitting"
+    if indexed and nearest < INDEX_READS:
+        # The subquery is a filter that Postgres evaluates once, before it begins to read the index.
+        vectors_of += f" AND (SELECT set_config('hnsw.ef_search', '{int(nearest)}', true)) IS NOT NULL"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
-    nearest = (
+    found = (
         "SELECT e.memory_id " + nearest_vectors.format(f"CROSS JOIN {looked_up.format('e', fits)}")
         if indexed
         else f"SELECT best.memory_id FROM (SELECT memory_id {nearest_vectors.format('')}) AS best"
@@ -258,10 +267,10 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
             CROSS JOIN {looked_up.format("best", fits)}
             LIMIT {pool}
         ),
-        near AS ({nearest} LIMIT {pool})"""
+        near AS ({found} LIMIT {nearest})"""
 
 
-def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
+def _every_member(fits: str, vectors_of: str, near: str, pool: int, nearest: int) -> str:
     """The SQL of the CTEs ``member``, ``worded`` and ``near`` for a narrow search.
 
     In a narrow search at most ``NARROW`` memories pass the filter. ``member`` reads all of them. ``worded`` and
@@ -282,5 +291,5 @@ def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
             SELECT member.memory_id
             FROM member JOIN embeddings AS e ON e.memory_id = member.memory_id AND {vectors_of}
             ORDER BY {near}
-            LIMIT {pool}
+            LIMIT {nearest}
         )"""
