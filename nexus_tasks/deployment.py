@@ -180,7 +180,7 @@ class Deployment:
         """The Celery application: the application that was given, or else the deployment's own."""
         if self._given_app is not None:
             return self._given_app
-        app = Celery("nexus_tasks", set_as_current=False)
+        app = Celery("nexus_tasks", set_as_current=False, fixups=None if _of_an_operator() else [])
         app.config_from_object(self._config)
         # Celery's own class would wait for ever for an ignored result.
         app.AsyncResult = app.subclass_with_self(RunResult)
@@ -485,6 +485,16 @@ class _DefaultDeployment(Deployment):
 def _is_celery_command() -> bool:
     """Whether this process runs the command ``celery``, which an operator starts in a folder of the operator's own."""
     return "celery.bin.celery" in sys.modules
+
+
+def _of_an_operator() -> bool:
+    """Whether this is the command ``celery``, or the fork server of a worker.
+
+    Only there does Celery set up Django when DJANGO_SETTINGS_MODULE is set. It then puts the current folder first in
+    the path of modules, so a command in the folder of an untrusted project would run that project's code.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _is_celery_command() or getattr(main, "name", "") == "nexus_tasks.idempotency.worker.fork_server_main"
 
 
 def default_deployment_in(app: Celery) -> Deployment:

@@ -28,10 +28,14 @@ def environment(settings: Settings) -> dict[str, str]:
     """The environment variables that give a child the settings of this process.
 
     Without CELERY_CONFIG_MODULE a child reads its Celery settings from ``nexus_tasks/config.py`` and from no file
-    ``celeryconfig.py``, as this process does.
+    ``celeryconfig.py``, as this process does. A DJANGO_SETTINGS_MODULE is left out if only the current folder has it:
+    a child has another working folder, so Celery could not set up Django.
     """
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
     env.setdefault("CELERY_CONFIG_MODULE", "nexus_tasks.config")
+    django = env.get("DJANGO_SETTINGS_MODULE", "").partition(".")[0]
+    if not django or find_spec(django) is None:
+        env.pop("DJANGO_SETTINGS_MODULE", None)
     for name in settings.model_fields_set:
         value = getattr(settings, name)
         if value is None:

@@ -1,0 +1,55 @@
+"""Variables that a user has set for other programs, and settings that a database has for others, break nothing here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks.cli.stack.processes import environment
+from tests.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[2]
+SAID = "Ann drinks tea in 東京 🌍."
+
+# What Celery needs of Django when it makes an application.
+DJANGO = {"__init__.py": "VERSION = (5, 2)\n", "conf.py": "settings = None\n"}
+MAKES_THE_APP = """
+import sys, nexus_tasks.deployment
+nexus_tasks.deployment.default_deployment().app
+print(sys.path)
+import not_installed
+"""
+
+
+def test_a_django_project_in_the_folder_runs_no_code(here: Sandbox, tmp_path: Path) -> None:
+    library, project = tmp_path / "library", tmp_path / "project"
+    (library / "django").mkdir(parents=True)
+    project.mkdir()
+    for name, text in DJANGO.items():
+        (library / "django" / name).write_text(text)
+    (project / "not_installed.py").write_text("print('code of the folder ran')\n")
+    variables = {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": f"{ROOT}{os.pathsep}{library}"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MAKES_THE_APP],
+        env={**here.environment, **variables},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert os.fspath(project) not in done.stdout, done.stdout
+    assert "No module named 'not_installed'" in done.stderr
+
+
+def test_the_stack_leaves_out_a_django_project_that_it_cannot_import(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = here.deployment.settings
+    for name, stays in (("no_such_shop.settings", False), ("json.decoder", True), ("..", False)):
+        monkeypatch.setenv("DJANGO_SETTINGS_MODULE", name)
+        assert ("DJANGO_SETTINGS_MODULE" in environment(settings)) == stays
