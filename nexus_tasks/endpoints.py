@@ -6,6 +6,7 @@ this package starts on this machine.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -47,6 +48,7 @@ def endpoints_of(settings: Settings) -> Endpoints:
     if settings.database_url is None or settings.redis_url is None:
         from nexus_tasks.embedded import ensure  # imported late, because only this branch needs it
 
+        _refuse_another_host()
         servers = ensure(settings.home)
         database_url, redis_url = servers.database_url, servers.redis_url
     else:
@@ -66,6 +68,15 @@ def endpoints_of(settings: Settings) -> Endpoints:
         broker_tls=tls,
         result_url=celery_url(redis_url),
     )
+
+
+def _refuse_another_host() -> None:
+    """Raise an error when PGHOSTADDR is set: libpq would connect to that host, whatever socket the address names."""
+    if os.environ.get("PGHOSTADDR"):
+        raise ConfigurationError(
+            "PGHOSTADDR leads every connection to another server than the embedded Postgres.",
+            remedy="Unset PGHOSTADDR, or set NEXUS_DATABASE_URL and NEXUS_REDIS_URL to your own servers.",
+        )
 
 
 def buffer_of(settings: Settings) -> SessionBuffer:

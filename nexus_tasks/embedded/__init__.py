@@ -171,9 +171,13 @@ def _servers(places: Places) -> tuple[Server, Server]:
     return redis_server(places), postgres_server(places)
 
 
+# libpq takes what an address leaves out from variables such as PGPORT, which a user has set for another server.
+_FIXED = "port=5432&channel_binding=disable"
+
+
 def _addresses(places: Places) -> ServerAddresses:
     return ServerAddresses(
-        database_url=f"postgresql+psycopg://{USER}@/{DATABASE}?host={places.postgres_sockets}",
+        database_url=f"postgresql+psycopg://{USER}@/{DATABASE}?host={places.postgres_sockets}&{_FIXED}",
         redis_url=f"unix://{places.redis_socket}?db=0",
     )
 

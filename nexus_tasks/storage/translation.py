@@ -50,7 +50,7 @@ _REMEDIES = {
 _REFUSAL = re.compile(
     r"authentication failed|no pg_hba\.conf entry|no password supplied|not permitted to log in"
     r'|(?:role|user|database|file) "[^"]*" does not exist|no such (?:database|user)|permission denied for database'
-    r"|does not support SSL|certificate verify failed"
+    r"|does not support SSL|certificate verify failed|definition of service|service file"
     r"|invalid (?:(?:integer |sslmode )?value|port number|connection option|URI query parameter)"
 )
 # An answer of the name server that there is no such host. Without an answer (EAI_AGAIN) the name may exist.

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from nexus_tasks import Nexus
 from nexus_tasks.cli.stack.processes import environment
+from nexus_tasks.endpoints import endpoints_of
+from nexus_tasks.errors import ConfigurationError, StorageMisconfigured
+from nexus_tasks.settings import Settings
 from tests.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +27,34 @@ nexus_tasks.deployment.default_deployment().app
 print(sys.path)
 import not_installed
 """
+
+
+@pytest.mark.parametrize("variable", ["PGPORT=1", "PGCHANNELBINDING=require"])
+def test_the_embedded_postgres_is_reached_whatever_libpq_is_told(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    with here.another():
+        assert Nexus().ingest("acme", "chat", [{"content": SAID}]).stored == 1
+        assert [found.content for found in Nexus().memories("acme")] == [SAID]
+
+
+def test_a_variable_that_leads_to_another_server_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+    with pytest.raises(ConfigurationError, match="PGHOSTADDR"):
+        endpoints_of(Settings(home=tmp_path / "home"))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_service_that_is_not_defined_is_no_outage(
+    here: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSERVICE", "not-defined")
+    monkeypatch.setenv("PGSERVICEFILE", os.fspath(tmp_path / "none"))
+    with here.another(), pytest.raises(StorageMisconfigured, match="service file"):
+        Nexus().ingest("acme", "chat", [{"content": SAID}])
 
 
 def test_a_django_project_in_the_folder_runs_no_code(here: Sandbox, tmp_path: Path) -> None:
