@@ -214,6 +214,9 @@ def _read_only_explained(session: Transaction) -> Iterator[None]:
 
 INDEX_READS = 100  # vectors that a search in a vector index reads; a statement may set a lower number
 _SETTINGS = (
+    # psycopg reads no times and intervals in other styles, which a database, its user or PGDATESTYLE may have.
+    "SET datestyle = 'ISO, MDY'",
+    "SET intervalstyle = 'postgres'",
     # A transaction that has waited for a row reads what others have changed meanwhile, and Postgres lets it go on. The
     # user of the database may have another default, with which a budget would be checked against rows of before a wait.
     "SET default_transaction_isolation = 'read committed'",

@@ -66,7 +66,9 @@ def make_engine(url: str, *, connect_args: dict[str, Any] | None = None, **optio
     """
     try:
         given = make_url(url).query
-        arguments = {name: value for name, value in (connect_args or {}).items() if name not in given}
+        # A database, its user or PGCLIENTENCODING may have another encoding, in which most characters cannot be read.
+        wanted = {"client_encoding": "utf8", **(connect_args or {})}
+        arguments = {name: value for name, value in wanted.items() if name not in given}
         # Without `hide_parameters`, errors would show users' texts in logs and dead letters.
         engine = create_engine(url, connect_args=arguments, hide_parameters=True, **options)
     except (ArgumentError, ImportError, ValueError) as error:

@@ -29,7 +29,9 @@ import not_installed
 """
 
 
-@pytest.mark.parametrize("variable", ["PGPORT=1", "PGCHANNELBINDING=require"])
+@pytest.mark.parametrize(
+    "variable", ["PGPORT=1", "PGCHANNELBINDING=require", "PGCLIENTENCODING=LATIN1", "PGDATESTYLE=German"]
+)
 def test_the_embedded_postgres_is_reached_whatever_libpq_is_told(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
@@ -55,6 +57,21 @@ def test_a_service_that_is_not_defined_is_no_outage(
     monkeypatch.setenv("PGSERVICEFILE", os.fspath(tmp_path / "none"))
     with here.another(), pytest.raises(StorageMisconfigured, match="service file"):
         Nexus().ingest("acme", "chat", [{"content": SAID}])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["datestyle = 'German'", "datestyle = 'SQL, DMY'", "intervalstyle = 'iso_8601'"]
+    + [f"client_encoding = '{name}'" for name in ("LATIN1", "SQL_ASCII")],
+)
+def test_formats_and_encodings_of_a_database_do_not_count(here: Sandbox, setting: str) -> None:
+    here.sql(f"ALTER DATABASE {here.database_name} SET {setting}")
+    try:
+        with here.another():
+            assert Nexus().ingest("acme", "chat", [{"content": SAID}]).stored == 1
+            assert [found.content for found in Nexus().memories("acme")] == [SAID]
+    finally:
+        here.sql(f"ALTER DATABASE {here.database_name} RESET ALL")
 
 
 def test_a_django_project_in_the_folder_runs_no_code(here: Sandbox, tmp_path: Path) -> None:
