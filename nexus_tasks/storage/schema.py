@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
+from nexus_tasks.errors import StorageMisconfigured
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.engine import NO_TIMEOUTS
 from nexus_tasks.storage.translation import make_engine, translated
@@ -29,6 +30,7 @@ T = TypeVar("T")
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
 _MIGRATIONS = Path(__file__).with_name("migrations")
+_TABLE = "to_regclass('alembic_version')"  # of Alembic; NULL in an empty database
 _TURN_SECONDS = 0.2  # between two looks whether another process still migrates
 _LOCK_MS = 5_000  # an upgrade waits so long for the lock of a table, and as long before it tries again
 _TRIES = 60  # which take 10 minutes of waiting
@@ -74,11 +76,27 @@ def _run(url: str, revision: str, *, up: bool) -> None:
     engine = make_engine(url, poolclass=NullPool)
     try:
         with translated(), _turn(engine):
+            if up:
+                _check_encoding(engine)
             _patiently(engine, partial(_migrate, config(url), revision, up=up))
             if up and revision == "head" and (why := _patiently(engine, tenancy.install)):
                 log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:
         engine.dispose()
+
+
+def _check_encoding(engine: Engine) -> None:
+    """Refuse a new database that takes only some characters: the first message with another one could not be stored.
+
+    A database that has tables already is left as it is, and `nexus doctor` names its encoding.
+    """
+    with engine.connect() as connection:
+        encoding, table = connection.execute(text("SELECT current_setting('server_encoding'), " + _TABLE)).one()
+    if encoding != "UTF8" and table is None:
+        raise StorageMisconfigured(
+            f"The database has the encoding {encoding}, which cannot keep every character.",
+            remedy="Make the database anew: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.",
+        )
 
 
 @contextmanager
@@ -142,7 +160,7 @@ def versions(url: str) -> tuple[str | None, str]:
     engine = make_engine(url, poolclass=NullPool)
     try:
         with translated(), engine.connect() as connection:
-            if connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
+            if connection.scalar(text(f"SELECT {_TABLE}")) is None:
                 return None, needed
             return connection.scalar(text("SELECT version_num FROM alembic_version")), needed
     finally:

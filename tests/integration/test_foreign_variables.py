@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cli.checks.postgres import postgres
 from nexus_tasks.cli.stack.processes import environment
 from nexus_tasks.endpoints import endpoints_of
 from nexus_tasks.errors import ConfigurationError, StorageMisconfigured
 from nexus_tasks.settings import Settings
+from nexus_tasks.storage import schema
+from tests import databases
 from tests.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +75,23 @@ def test_formats_and_encodings_of_a_database_do_not_count(here: Sandbox, setting
             assert [found.content for found in Nexus().memories("acme")] == [SAID]
     finally:
         here.sql(f"ALTER DATABASE {here.database_name} RESET ALL")
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_new_database_of_another_encoding_is_refused(here: Sandbox, encoding: str) -> None:
+    name = f"{here.name}_old".lower()
+    how = f"ENCODING '{encoding}' LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0"
+    databases.administer(here.servers, f"CREATE DATABASE {name} {how}")
+    url = databases.url(here.servers, name)
+    try:
+        with pytest.raises(StorageMisconfigured, match=encoding):
+            schema.upgrade(url)
+        assert schema.versions(url)[0] is None
+        assert [check.found for check in postgres(url) if check.name == "postgres encoding"] == [
+            f"{encoding}, which cannot keep every character"
+        ]
+    finally:
+        databases.administer(here.servers, f"DROP DATABASE {name}")
 
 
 def test_a_django_project_in_the_folder_runs_no_code(here: Sandbox, tmp_path: Path) -> None:

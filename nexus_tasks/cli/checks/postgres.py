@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from nexus_tasks.cli.checks.check import Check, failed, passed
 
 _OLDEST = 14
-_CONNECT_SECONDS = 5
+_CONNECT_ARGS = {"connect_timeout": 5, "client_encoding": "utf8"}  # seconds; the server may have another encoding
 _FULL = 0.9  # share of the connections in use from which on there is a fault
 _QUERY = """
-    SELECT current_setting('server_version') AS version,
+    SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
            (SELECT installed_version FROM pg_available_extensions WHERE name = 'vector') AS installed,
            (SELECT default_version FROM pg_available_extensions WHERE name = 'vector') AS available,
            pg_is_in_recovery() AS standby,
@@ -42,12 +42,13 @@ def postgres(url: str) -> Sequence[Check]:
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
 
-    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_SECONDS})
+    engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT_ARGS)
     with engine.connect() as connection:
         found = connection.execute(text(_QUERY)).one()
         settings = [_Setting(*row) for row in connection.execute(text(_SETTINGS))]
     return [
         _version(found.version),
+        *_encoding(found.encoding),
         _pgvector(found.installed, found.available),
         _writes(found, settings),
         _durability(found, settings),
@@ -59,6 +60,13 @@ def _version(version: str) -> Check:
     if int(version.split(".")[0].split("beta")[0].split("rc")[0]) >= _OLDEST:
         return passed("postgres", f"PostgreSQL {version}")
     return failed("postgres", f"PostgreSQL {version}", f"Use PostgreSQL {_OLDEST} or later.")
+
+
+def _encoding(encoding: str) -> Sequence[Check]:
+    if encoding == "UTF8":
+        return []
+    remedy = "Export each namespace, make the database anew with ENCODING 'UTF8' TEMPLATE template0, and import them."
+    return [failed("postgres encoding", f"{encoding}, which cannot keep every character", remedy)]
 
 
 def _pgvector(installed: str | None, available: str | None) -> Check:
