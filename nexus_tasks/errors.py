@@ -60,6 +60,9 @@ class NexusError(Exception):
     # Ids of the memories that ``quoted`` may quote. When one of them is erased, the words must not be stored any more.
     quoted_from: frozenset[int] = frozenset()
 
+    # The message without the words of memories, for who may not read them. Empty: the message has none.
+    without_words: str = ""
+
     def __init__(self, message: str | None = None, *, remedy: str | None = None) -> None:
         self.message = message or " ".join((type(self).__doc__ or "").split())
         self.remedy = remedy or self.default_remedy

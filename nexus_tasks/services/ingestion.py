@@ -128,11 +128,16 @@ def _says_scrubbed(known: KnownMessage, given: Message) -> bool:
 
 def _changed(session_key: str, stored: str, given: Message) -> InvalidInput:
     before, now = shorten(stored, _SHOWN), shorten(given.content, _SHOWN)
-    return InvalidInput(
+    said = (
         f"The session {session_key} has the message {given.id} with another text, author, role or data. Nothing was"
-        f" stored. Stored: {before!r}. Given: {now!r}.",
+        " stored."
+    )
+    error = InvalidInput(
+        f"{said} Stored: {before!r}. Given: {now!r}.",
         remedy="Give the new message an id of its own, or replace the stored one with replace=True (--replace).",
     )
+    error.without_words = said
+    return error
 
 
 class SessionWriter:

@@ -128,6 +128,19 @@ def test_replacing_a_message_needs_the_scope_erase(here: Sandbox) -> None:
     assert [one.content for one in nexus.session("acme", "chat").said] == ["I live in Lisbon."]
 
 
+@pytest.mark.parametrize("may_read", [False, True])
+def test_who_may_only_write_is_told_no_stored_words(here: Sandbox, may_read: bool) -> None:
+    """The error about a known id quoted the stored message. Ids such as `m1` are easy to guess."""
+    nexus = Nexus(here.deployment)
+    nexus.ingest("acme", "chat", [{"id": "m1", "content": "The company is sold on Friday."}])
+    token = nexus.create_token("acme", "feeder", scopes=["read", "write"] if may_read else ["write"])
+    with api(here, token.token) as client:
+        answer = client.post("/v1/messages", json={"session_key": "chat", "messages": [{"id": "m1", "content": "?"}]})
+    assert answer.status_code == 422
+    assert "has the message m1 with another text" in answer.json()["detail"]
+    assert ("is sold on Friday" in answer.text) == may_read
+
+
 def test_a_token_needs_no_namespace_and_is_named_in_the_audit_log(here: Sandbox) -> None:
     nexus = Nexus(here.deployment)
     nexus.ingest("acme", "chat", [Message(content="I like tea.", author="ann")])

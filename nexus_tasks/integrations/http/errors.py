@@ -15,6 +15,7 @@ from starlette.routing import Match
 
 from nexus_tasks import errors
 from nexus_tasks.errors import InvalidInput, NexusError, Throttled, faults
+from nexus_tasks.integrations.serving.access import current
 from nexus_tasks.integrations.serving.problems import MEDIA_TYPE, document, problem
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,10 @@ def status_of(error: NexusError) -> int:
 def problem_document(error: NexusError) -> bytes:
     """The problem that tells a client of an error, as JSON."""
     title = (type(error).__doc__ or "").partition("\n")[0]
-    return document(status_of(error), error.message, type=type(error).__name__, title=title, remedy=error.remedy)
+    access = current.get()
+    may_read = access is None or access.has("read")
+    message = error.message if may_read else error.without_words or error.message
+    return document(status_of(error), message, type=type(error).__name__, title=title, remedy=error.remedy)
 
 
 def problem_of(error: NexusError) -> Response:
