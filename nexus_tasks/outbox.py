@@ -19,6 +19,7 @@ from sqlalchemy import text
 from nexus_tasks.errors import (
     BudgetHeld,
     ForeignDatabase,
+    NexusError,
     QueueUnavailable,
     StorageUnavailable,
     Transient,
@@ -106,6 +107,17 @@ class PostgresJobStorage:
                 then = kind.on_dead(self.deployment, tx, claim)
         if then is not None:
             then()
+
+    def may_quote_erased(self, error: BaseException) -> bool:
+        """Whether a memory is erased that ``error`` may quote. While Postgres is away, it may be."""
+        sources = getattr(error, "quoted_from", ())
+        if not sources:
+            return False
+        try:
+            with self.deployment.database.transaction() as tx:
+                return not memories.lock_existing(tx, sources)
+        except NexusError:
+            return True
 
     def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
         """Commit a dead letter for a message with invalid arguments.

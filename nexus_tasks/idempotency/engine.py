@@ -41,6 +41,10 @@ class JobStorage(Protocol):
         """
         ...
 
+    def may_quote_erased(self, error: BaseException) -> bool:
+        """Whether the words of ``error`` may quote what has been erased meanwhile. While storage is away, they may."""
+        ...
+
     def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
         """Commit a dead letter for a message with wrong arguments and no claim, if its namespace exists."""
         ...

@@ -684,6 +684,44 @@ def test_a_dead_letter_that_comes_after_the_erasure_quotes_nothing(claude: Any, 
     assert traces(here) == []
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.status(500, "api_error", f"I read nothing about {SECRET}."),
+        faults.status(429, "rate_limit_error", f"I read nothing about {SECRET}.", headers={"Retry-After": "3000"}),
+        faults.status(401, "authentication_error", f"I read nothing about {SECRET}."),
+    ],
+    ids=["retried", "throttled", "paused"],
+)
+def test_a_waiting_job_that_fails_after_the_erasure_quotes_nothing(
+    claude: Any, standin: StandIn, fault: faults.Fault
+) -> None:
+    """A throttled job waits for an hour, and one of a paused kind until somebody resumes it."""
+    here = claude()
+    [target] = say(f"The word is {SECRET}.")
+    erased = list[Any]()
+
+    def refuses(call: Call) -> bool:
+        if SECRET in call.text and not erased:
+            erased.append(Nexus().forget(NAMESPACE, memory_id=target))
+        return SECRET in call.text
+
+    standin.when(refuses, fault)
+    work("derive_memory")
+    assert erased
+    assert [claim.kind for claim in waiting()] == ["derive_memory"]
+    assert traces(here) == []
+
+
+def test_a_waiting_job_shows_the_words_of_the_server_while_nothing_is_erased(claude: Any, standin: StandIn) -> None:
+    claude()
+    say(f"The word is {SECRET}.")
+    standin.when(SECRET, faults.status(500, "api_error", f"I read nothing about {SECRET}."))
+    work("derive_memory")
+    [job] = [one for one in Nexus().jobs(namespace=NAMESPACE) if one.kind == "derive_memory"]
+    assert SECRET in (job.error or "")
+
+
 def test_a_digest_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin: StandIn) -> None:
     here = claude()
     standin.answer("derive", lambda _: observations())

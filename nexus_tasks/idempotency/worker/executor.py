@@ -394,12 +394,18 @@ def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: D
             decision.reason,
             decision.seconds,
             detail=decision.detail,
-            failure="" if isinstance(error, Wait) else summary(error),
+            failure="" if isinstance(error, Wait) or engine.storage.may_quote_erased(error) else summary(error),
             retry=decision.retry,
             error=decision.error,
         )
 
     _settle(engine, claims, transition)
+    # Once more, behind an erasure that came between the look and the storing, and found no text to delete.
+    if engine.storage.may_quote_erased(error):
+        try:
+            _with_patience(engine, lambda: engine.claims.forget_errors(claim.key for claim in claims))
+        except QueueUnavailable as unreachable:
+            log.warning("The error of job %s may quote what was erased: %s", claims[0].job_id, unreachable)
 
 
 def summary(error: BaseException) -> str:
