@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -850,11 +851,32 @@ def test_a_table_that_an_older_transaction_keeps_rows_of_is_not_said_to_be_rewri
         Nexus(here.deployment).forget(NAMESPACE, everything=True)
         monkeypatch.setattr(vacuum, "OLDER_SECONDS", 0.2)
         assert {"memories", "pg_statistic"} <= set(rewrite_tables(database, files=True))
+        here.sql("CHECKPOINT")
         assert in_the_file()
         tx.rollback()
     monkeypatch.undo()
     eventually(lambda: rewrite_tables(database, files=True) == [])
     assert not in_the_file()
+
+
+def test_a_table_that_is_in_use_is_waited_for_without_holding_up_others(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All later transactions wait behind one that wants a whole table. Each search waited for 10 s during an export."""
+    database = here.deployment.database
+    monkeypatch.setattr(vacuum, "_older_have_ended", lambda _: True)  # the export begins while tables are rewritten
+    monkeypatch.setattr(vacuum, "IN_USE_SECONDS", 3.0)
+    monkeypatch.setattr(Base.metadata, "tables", {"memories": Base.metadata.tables["memories"]})
+    slowest = 0.0
+    with here.another() as other, Database.snapshot(other.database) as tx, ThreadPoolExecutor(1) as pool:
+        tx.execute(text("SELECT count(*) FROM memories"))
+        rewriting = pool.submit(rewrite_tables, database, files=True)
+        while not rewriting.done():
+            began = time.monotonic()
+            here.sql("SELECT count(*) FROM memories")
+            slowest = max(slowest, time.monotonic() - began)
+    assert rewriting.result() == ["memories"]
+    assert slowest < 1.5
 
 
 @pytest.mark.long

@@ -9,11 +9,15 @@ import time
 
 from sqlalchemy import Connection, text
 
-from nexus_tasks.errors import Transient
+from nexus_tasks.errors import StorageUnavailable, Transient
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
 
-LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use a table
+# While VACUUM FULL waits for the transactions that use a table, all later ones wait behind it. So each wait is short,
+# and others go on between two waits.
+LOCK_TIMEOUT_MS = 100
+IN_USE_SECONDS = 10.0  # the longest time of such waits for a table
+_PAUSE = 0.5  # seconds between two of them
 OLDER_SECONDS = 10.0  # the longest wait for transactions that may still see deleted rows
 _LOOK_EVERY = 0.05  # seconds
 
@@ -51,10 +55,9 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
 
     Returns:
         The names of the tables whose files or statistics may still have erased values: those that were left out,
-        because other transactions used them for more than 10 s; and all that were rewritten while an older transaction
-        was open, such as a long export, because Postgres keeps the rows that such a transaction may see.
+        because other transactions used them for more than 10 s; and all whose files were not rewritten, because an
+        older transaction was open, such as a long export. Postgres keeps the rows that such a transaction may see.
     """
-    command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []
     is_seen = files and not _older_have_ended(database)
     # The table pg_statistic contains the statistics of all tables. ANALYZE of any table replaces rows of pg_statistic,
@@ -63,16 +66,36 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
         try:
             if table == "pg_statistic" and not is_seen:
                 is_seen = not _older_have_ended(database)
-            with database.dedicated_connection() as connection:
-                connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
-                connection.execute(text(f'{command} "{table}"'))
-                if connection.scalar(text(f'SELECT NOT EXISTS (SELECT FROM "{table}")')):
-                    _clear_statistics(connection, table)
+            _renew(database, table, files=files and not is_seen)
         except Transient:
             busy.append(table)
         else:
             busy += [table] if is_seen else []
     return busy
+
+
+def _renew(database: Database, table: str, *, files: bool) -> None:
+    """Renew the statistics of a table, and with ``files`` its files.
+
+    Raises:
+        Transient: other transactions have used the table for too long.
+    """
+    command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
+    deadline = time.monotonic() + IN_USE_SECONDS
+    while True:
+        try:
+            with database.dedicated_connection() as connection:
+                connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f'{command} "{table}"'))
+                if connection.scalar(text(f'SELECT NOT EXISTS (SELECT FROM "{table}")')):
+                    _clear_statistics(connection, table)
+            return
+        except StorageUnavailable:
+            raise
+        except Transient:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE)  # Postgres does not tell when the others end
 
 
 # VACUUM keeps a deleted row as long as a transaction is open that began before the deletion was committed. Such a
