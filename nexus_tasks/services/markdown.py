@@ -258,11 +258,12 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
     revisions = exported.revisions if own else {}
     same = {name for name, text in texts.items() if own and _checksum(text) in exported.files.get(name, ())}
     edited = {filename for filename in revisions if filename not in same}
+    clean = list(map(_scrubbed, drafts))  # before the transaction: megabytes take longer than one may be idle
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
         seen = {name: revisions[name] for name in edited}
         if known.scrub:
-            drafts = list(map(_scrubbed, drafts))
+            drafts = clean
         changed = topics.overwrite(tx, known.id, [one for one in drafts if one.filename not in same], seen)
         written = {one.filename: one for one in drafts}
         now = {

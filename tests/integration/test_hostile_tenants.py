@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from sqlalchemy import text
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.integrations.http import openapi
-from nexus_tasks.services import buffer_flush, correcting, ingestion, topics
+from nexus_tasks.services import buffer_flush, correcting, ingestion, markdown, topics
+from nexus_tasks.transcripts.scrubbing import scrub
 from tests.integration.http_client import api, described, ok
 from tests.sandbox import Sandbox
 
@@ -72,6 +74,31 @@ def test_secrets_are_looked_for_outside_transactions(here: Sandbox, monkeypatch:
     here.deployment.buffer.append("acme", "chat", {"content": contents[1]})
     assert buffer_flush.store_buffer(here.deployment).stored == 1
     assert idle == [0, 0]
+
+
+def test_secrets_of_edited_messages_and_of_notes_are_looked_for_outside_transactions(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An edited log of 4 MB and notes of 6 MB could never be stored: the transaction was ended in between."""
+    idle = list[Any]()
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in tr%'"
+
+    def scrubbing(said: str) -> str:
+        with here.deployment.database.reading() as tx:
+            idle.append(tx.scalar(text(waiting)))
+        return scrub(said)
+
+    nexus = Nexus(here.deployment)
+    nexus.ingest("acme", "chat", [{"id": str(n), "content": f"I like tea number {n}."} for n in range(3)])
+    (tmp_path / "plan.md").write_text("# Plan\n\nMy password is hunter2-Heron.\n")
+    for module in (ingestion, markdown):
+        monkeypatch.setattr(module, "scrub", scrubbing)
+    edited = [{"id": str(n), "content": f"I like coffee number {n}."} for n in range(3)]
+    assert nexus.ingest("acme", "chat", edited, replace=True).stored == 3
+    assert nexus.import_markdown("acme", tmp_path).changed == 1
+    assert "hunter2" not in str(nexus.topic("acme", "plan.md").content)
+    assert len(idle) > 3
+    assert set(idle) == {0}
 
 
 def test_one_thread_at_a_time_looks_for_the_secrets_of_a_namespace(
