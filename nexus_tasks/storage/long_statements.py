@@ -8,6 +8,9 @@ not apply. The session keeps its locks until the process continues.
 
 A prepared statement is sent as two commands. Each command has one long message. Postgres runs no part of a message
 before the whole message has arrived. Until then the session is idle, and the timeout applies.
+
+A statement whose rows are read little by little (``yield_per``) declares a cursor of the server, which psycopg does not
+prepare. It is sent as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psycopg import ServerCursor
 from sqlalchemy import Engine, event
 
 from nexus_tasks.storage.reals import Reals
@@ -34,7 +38,7 @@ def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> 
 
     ``True`` tells SQLAlchemy that the hook has executed the statement.
     """
-    if size_of(statement, parameters) < PIECE:
+    if size_of(statement, parameters) < PIECE or isinstance(cursor, ServerCursor):
         return False
     cursor.execute(statement, parameters, prepare=True)
     return True

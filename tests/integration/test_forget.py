@@ -859,6 +859,17 @@ def test_a_table_that_an_older_transaction_keeps_rows_of_is_not_said_to_be_rewri
     assert not in_the_file()
 
 
+@pytest.mark.usefixtures("here")
+def test_a_session_of_hundreds_of_messages_with_facts_is_erased() -> None:
+    """The ids of so many memories make a long statement, and no session with 300 messages and their facts could go."""
+    say(*(f"I moved to Lisbon{number} in March." for number in range(400)))
+    work("derive_memory")
+    assert len(facts()) == 400
+    receipt = Nexus().forget(NAMESPACE, session_key="chat")
+    assert receipt.deleted["memories"] == 800
+    assert facts() == []
+
+
 def test_a_table_that_is_in_use_is_waited_for_without_holding_up_others(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
