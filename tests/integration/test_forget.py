@@ -24,7 +24,7 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import observations as logs
 from nexus_tasks.storage.engine import Database
-from nexus_tasks.storage.erasure import targets, vacuum
+from nexus_tasks.storage.erasure import context, targets, vacuum
 from nexus_tasks.storage.erasure.vacuum import WORDLESS, rewrite_tables
 from nexus_tasks.storage.models import Base, SessionRow
 from nexus_tasks.transcripts import context_file
@@ -868,6 +868,28 @@ def test_a_session_of_hundreds_of_messages_with_facts_is_erased() -> None:
     receipt = Nexus().forget(NAMESPACE, session_key="chat")
     assert receipt.deleted["memories"] == 800
     assert facts() == []
+
+
+def test_a_message_is_read_once_although_many_facts_cite_it(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 171 facts of long messages that took longer than a transaction may be idle: nothing could be erased."""
+    claude()
+    target, _ = ids = say(f"My boat is the {SECRET}.", "I sail it every day. " + "Wind! " * 50)
+    told = [(f"Ann sails the {SECRET} in {month}.", [ids[1]]) for month in ("May", "June", "July", "August")]
+    standin.answer("derive", lambda _: observations(*told))
+    work("derive_memory")
+    assert len(facts()) == 4
+    read, split = list[str](), context.content_words
+
+    def reading(said: str) -> list[str]:
+        read.append(said)
+        return split(said)
+
+    monkeypatch.setattr(context, "content_words", reading)
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert facts() == []
+    assert sum("Wind!" in one for one in read) == 2  # as a source, and as a message near the erased one
 
 
 def test_a_table_that_is_in_use_is_waited_for_without_holding_up_others(

@@ -7,6 +7,7 @@ reflection shows the model other facts beside those that an insight rests on. ``
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, func, select
@@ -20,6 +21,7 @@ from nexus_tasks.text import content_words
 # A message was shown together with messages at most this far away. With the usual settings, a derivation shows 2,000
 # tokens of messages and six messages before them. Chosen by hand, not measured.
 REACH = 100
+_HELD = 10  # whole messages that are held at a time
 LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
 
 
@@ -138,18 +140,26 @@ def _others_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int
     return [(author, content) for author, content in rows]
 
 
-def _words_of_sources(tx: Transaction, facts: Collection[int]) -> dict[int, set[str]]:
-    """The words of the messages that facts cite: fact id → words."""
-    found: dict[int, set[str]] = {fact: set() for fact in facts}
-    if not facts:
+def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[int, set[str]]:
+    """Those of the wanted words of each fact that a message has which the fact cites: fact id → words.
+
+    A message is read once, although a hundred facts may cite it, and few are held at a time.
+    """
+    found: dict[int, set[str]] = {fact: set() for fact in wanted}
+    if not wanted:
         return found
-    query = (
-        select(Evidence.memory_id, Memory.author, Memory.content)
-        .join(Memory, Memory.id == Evidence.source_id)
-        .where(among(Evidence.memory_id, facts), Evidence.role == "derived_from")
+    citing = defaultdict[int, list[int]](list)
+    edges = select(Evidence.source_id, Evidence.memory_id).where(
+        among(Evidence.memory_id, list(wanted)), Evidence.role == "derived_from"
     )
-    for fact, author, content in tx.execute(query):
-        found[fact] |= _words([(author, content)])
+    for source, fact in tx.execute(edges):
+        citing[source].append(fact)
+    texts = select(Memory.id, Memory.author, Memory.content).where(among(Memory.id, list(citing)))
+    with tx.execute(texts.execution_options(yield_per=_HELD)) as rows:
+        for source, author, content in rows:
+            said = _words([(author, content)])
+            for fact in citing[source]:
+                found[fact] |= wanted[fact] & said
     return found
 
 
