@@ -14,7 +14,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import LONGEST_CONTENT, TopicDraft
 from nexus_tasks.transcripts import context_file
-from nexus_tasks.transcripts.scrubbing import scrub
+from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub
 from nexus_tasks.types import MAX_NAME, TopicDetails, TopicInfo, TopicType, check_name, check_namespace, clean_text
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ def write_topic(
 ) -> TopicDetails:
     """See :meth:`nexus_tasks.client.Nexus.write_topic`."""
     check_namespace(namespace)
-    filename, content, author = _filename(filename), clean_text(content), check_name("author", author)
+    given, content, author = filename, clean_text(content), check_name("author", author)
+    filename = _filename(given)
     _check_length(content)  # before secrets are looked for, which takes minutes for a text that is made for it
     # Behind these characters, nothing of a name or description is stored.
     name, description = name and name[:_MOST_READ], description and description[:_MOST_READ]
@@ -61,6 +62,7 @@ def write_topic(
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
         if known.scrub:
+            refuse_tokens("filename", [given, filename])
             content, name, description = scrub(content), name and scrub(name), description and scrub(description)
             author = scrub(author)[:MAX_NAME]
         _check_length(content)  # a placeholder may be longer than its secret
@@ -93,6 +95,8 @@ def rename_topic(deployment: Deployment, namespace: str, filename: str, new_file
     new = _filename(new_filename)
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
+        if known.scrub:
+            refuse_tokens("new_filename", [new_filename, new])
         topic = _find(tx, known.id, filename, lock=True)
         if topics.rename(tx, topic, new):
             return topics.details(tx, topic)

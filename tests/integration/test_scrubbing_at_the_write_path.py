@@ -159,6 +159,8 @@ def test_what_a_namespace_says_to_models_and_to_operators(here: Sandbox) -> None
         lambda client: client.set_namespace(NAMESPACE, observers=[NAMED]),
         lambda client: client.create_token(NAMESPACE, NAMED),
         lambda client: client.create_token(NAMESPACE, "password=Swordfish-77"),
+        lambda client: client.write_topic(NAMESPACE, TOKEN, "one"),
+        lambda client: client.rename_topic(NAMESPACE, "plan.md", TOKEN),
     ],
 )
 def test_names_with_a_secret_are_refused_without_quoting_it(here: Sandbox, call: Callable[[Nexus], object]) -> None:
@@ -166,7 +168,7 @@ def test_names_with_a_secret_are_refused_without_quoting_it(here: Sandbox, call:
     with pytest.raises(InvalidInput, match="has a secret") as refused:
         call(Nexus())
     assert not [secret for secret in SECRETS if secret in str(refused.value)]
-    for table in ("sessions", "memories", "namespaces", "tokens", "derivations", "audit_log"):
+    for table in ("sessions", "memories", "namespaces", "tokens", "derivations", "audit_log", "topics"):
         assert not [row for row in here.sql(f"SELECT t::text FROM {table} t") if TOKEN in str(row)]
 
 
@@ -203,6 +205,8 @@ def test_what_an_export_of_somebody_else_holds(here: Sandbox, tmp_path: Path) ->
     client.forget("same", everything=True)
     here.sql("UPDATE namespaces SET instructions = ''")
     forged = (tmp_path / "as-it-is.jsonl").read_text().replace('"scrub": false', '"scrub": true')
+    forged = forged.replace('"labels": []', f'"labels": ["{NAMED}"]')
+    forged = forged.replace('"category": null', f'"category": "{NAMED}"')
     (tmp_path / "forged.jsonl").write_text(forged)
     client.import_(NAMESPACE, tmp_path / "forged.jsonl")
     assert_scrubbed(stored())
@@ -211,6 +215,9 @@ def test_what_an_export_of_somebody_else_holds(here: Sandbox, tmp_path: Path) ->
     (tmp_path / "named.jsonl").write_text(forged.replace('"session_key": "chat"', f'"session_key": "{NAMED}"'))
     with pytest.raises(InvalidInput, match=r"Line \d+: a name has a secret"):
         client.import_("named", tmp_path / "named.jsonl")
+    (tmp_path / "empty.jsonl").write_text(forged.replace('"observer": "assistant"', '"observer": ""'))
+    with pytest.raises(InvalidInput, match=r"Line \d+: observer must be a non-empty text"):
+        client.import_("named", tmp_path / "empty.jsonl")
 
 
 def test_the_key_in_the_address_of_a_webhook_is_called_and_not_shown(here: Sandbox) -> None:

@@ -351,7 +351,7 @@ def _check_row(line: int, row: Mapping[str, Any], table: Table) -> None:
                 _check_value(name, value, table)
         for name in _NAMES:
             # A topic or an old release may have no author. An empty subject belongs to facts about nobody.
-            if row.get(name):
+            if row.get(name) or (row.get(name) is not None and name not in ("author", "subject")):
                 check_name(name, row[name])
         if "content" in row:
             _check_content(row)
@@ -372,6 +372,10 @@ def _scrub_row(line: int, row: dict[str, Any]) -> None:
     for name in _TEXTS:
         if isinstance(row.get(name), str):
             row[name] = scrub(row[name])
+    if row.get("category"):
+        row["category"] = scrub(row["category"])
+    if row.get("labels"):
+        row["labels"] = [scrub(label) for label in row["labels"]]
     if row.get("author"):
         row["author"] = row["author"][: limits.NAME_CHARACTERS]
     if row.get("tool_calls"):
