@@ -6,7 +6,8 @@ These conditions send all values as one array.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Text, all_, any_, literal
@@ -29,6 +30,13 @@ def not_among(column: Column, ids: Collection[int]) -> ColumnElement[bool]:
 def among_texts(column: Column, texts: Collection[str]) -> ColumnElement[bool]:
     """The SQL condition that the column has one of these texts."""
     return column == any_(literal(list(texts), ARRAY(Text)))
+
+
+def parts(ids: Collection[int], most: int) -> Iterator[list[int]]:
+    """The ids in lists of at most ``most``."""
+    left = iter(ids)
+    while part := list(islice(left, most)):
+        yield part
 
 
 def _ids(ids: Collection[int]) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+from sqlalchemy import literal, select
+
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import dreams, memories, messages
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Dream
-from tests.integration.inline import NAMESPACE, say, statements
+from tests.integration.inline import NAMESPACE, facts, say, statements, work
 from tests.sandbox import Sandbox
 
 TOO_MANY = range(1, 70_001)
@@ -55,3 +59,33 @@ def test_a_dream_may_have_any_number_of_sessions(here: Sandbox) -> None:
     )
     with default_deployment().database.reading() as tx:
         assert dreams.digests_to_come(tx, Dream(sessions=[session_id, *TOO_MANY])) == 1
+
+
+@pytest.mark.parametrize("written", ["facts", "topics"])
+def test_a_session_whose_words_are_compared_with_what_stays_is_erased(here: Sandbox, written: str) -> None:
+    """The erasure failed with a `TypeError` when a session of 250 messages or more had a fact or a topic."""
+    say(*(f"I keep thing {n} on shelf {n}." for n in range(300)), observers=[])
+    [first, *_] = say("I moved to Porto.")
+    if written == "facts":
+        work("derive_memory")
+        assert facts()
+    else:
+        here.sql(
+            "INSERT INTO topics (namespace_id, filename, name, description, type, content, made_by)"
+            " SELECT id, 'home.md', 'Home', 'Where Ann lives', 'project', 'Ann lives in Porto.', 'ann' FROM namespaces"
+        )
+        here.sql(
+            "INSERT INTO topic_sources (topic_id, memory_id, namespace_id)"
+            " SELECT t.id, :m, t.namespace_id FROM topics AS t",
+            m=first,
+        )
+    Nexus().forget(NAMESPACE, session_key="chat")
+    assert here.sql("SELECT count(*) FROM memories") == [(0,)]
+    assert here.sql("SELECT count(*) FROM topics") == [(0,)]
+
+
+def test_a_long_statement_may_be_read_in_parts(here: Sandbox) -> None:
+    """Such a statement has a cursor in the server, and the driver cannot prepare it."""
+    query = select(literal(1)).where(among(literal(69_999), TOO_MANY))
+    with here.deployment.database.transaction() as tx:
+        assert list(tx.execute(query, execution_options={"yield_per": 1}).scalars()) == [1]

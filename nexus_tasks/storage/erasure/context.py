@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.many import among, not_among
+from nexus_tasks.storage.many import among, not_among, parts
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.text import content_words
 
@@ -23,6 +23,7 @@ from nexus_tasks.text import content_words
 REACH = 100
 _HELD = 10  # whole messages that are held at a time
 LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
+_AT_ONCE = 200  # messages whose texts are read at a time
 
 
 def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> list[int]:
@@ -95,11 +96,11 @@ def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
         yield cluster
 
 
-def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterable[tuple[str | None, str]]:
+def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str | None, str]]:
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
     query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
-    query = query.where(among(Memory.id, [one.id for one in memories]))
-    return ((author, content) for author, content in tx.execute(query, execution_options={"yield_per": 1_000}))
+    for part in parts([one.id for one in memories], _AT_ONCE):
+        yield from tx.execute(query.where(among(Memory.id, part)))
 
 
 def _are_near(message: type[Memory], said: Sequence[Memory]) -> ColumnElement[bool]:

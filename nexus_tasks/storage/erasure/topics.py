@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select
 
 from nexus_tasks.storage import extractions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.many import among
+from nexus_tasks.storage.many import among, parts
 from nexus_tasks.storage.models import Memory, Topic, TopicSource
 from nexus_tasks.text import content_words
 
@@ -74,9 +74,11 @@ def _text(topic: Topic) -> str:
 
 def _words(tx: Transaction, memory_ids: Collection[int]) -> set[str]:
     """The words of memories. Few of their texts are in memory at a time: a session may have gigabytes."""
-    query = select(Memory.author, Memory.content).where(among(Memory.id, memory_ids))
-    rows = tx.execute(query, execution_options={"yield_per": _AT_ONCE})
-    return {word for author, content in rows for word in content_words(f"{author or ''} {content}")}
+    query, found = select(Memory.author, Memory.content), set[str]()
+    for part in parts(memory_ids, _AT_ONCE):
+        for author, content in tx.execute(query.where(among(Memory.id, part))):
+            found.update(content_words(f"{author or ''} {content}"))
+    return found
 
 
 def _rewind(tx: Transaction, extractor: extractions.Extractor, left: Collection[int], erased: Collection[int]) -> None:
