@@ -444,6 +444,90 @@ def test_a_correction_loses_labels_that_only_the_erased_message_told(claude: Any
     assert traces(here) == []
 
 
+def test_a_fact_with_a_label_that_an_erased_message_near_it_has_stays_without_the_label(
+    claude: Any, standin: StandIn
+) -> None:
+    """Before, the fact was deleted and derived again: it lost its pin, and what had superseded it."""
+    claude()
+    said, target = say("I eat no peanuts.", "My health is good.")
+    told = {"content": "Ann eats no peanuts", "sources": [said], "labels": ["food", "health"]}
+    standin.answer("derive", lambda _: observations(told))
+    work("derive_memory")
+    [fact] = facts()
+    Nexus().pin(NAMESPACE, fact.id)
+    assert Nexus().forget(NAMESPACE, memory_id=target).ids == (target,)
+    assert [(one.id, one.labels, one.pinned) for one in facts()] == [(fact.id, ("food",), True)]
+    assert pending() == []
+
+
+def test_the_erasure_of_a_correction_leaves_other_corrections(claude: Any, standin: StandIn) -> None:
+    """A correction has the labels of what it corrects. With one of them it was deleted, and the old fact held again."""
+    claude()
+    lives, works = say("I live in Lisbon.", "I work at Acme.")
+    standin.answer(
+        "derive",
+        lambda _: observations(
+            {"content": "Ann lives in Lisbon", "sources": [lives], "labels": ["home"]}, ("Ann works at Acme", [works])
+        ),
+    )
+    work("derive_memory")
+    lisbon, acme = facts()
+    porto = Nexus().revise(NAMESPACE, lisbon.id, "I live in Porto.", author="ann")
+    other = Nexus().revise(NAMESPACE, acme.id, "I work from home.", author="ann")
+    source = next(one for one in Nexus().memory(NAMESPACE, other.id).evidence if one.role == "derived_from")
+    Nexus().forget(NAMESPACE, memory_id=source.id)
+    assert [one.id for one in facts()] == [acme.id, porto.id]
+
+
+def test_what_was_corrected_is_not_derived_again(claude: Any, standin: StandIn) -> None:
+    """The model now words it in another way, so that nothing knows the corrected fact."""
+    claude()
+    target, said = say(f"I see Dr. {SECRET.title()}.", "He wants me to walk.")
+    standin.answer("derive", lambda _: observations((f"Dr. {SECRET} wants Ann to walk", [target, said])))
+    work("derive_memory")
+    [fact] = facts()
+    Nexus().revise(NAMESPACE, fact.id, "I walk already.", author="ann")
+    Nexus().forget(NAMESPACE, memory_id=target)
+    standin.answer("derive", lambda _: observations(("A doctor wants Ann to walk", [said])))
+    work("derive_memory")
+    assert [one.content for one in facts()] == ["I walk already."]
+
+
+def test_a_fact_that_an_erased_one_had_superseded_is_derived_again_when_it_has_words_of_it(
+    claude: Any, standin: StandIn
+) -> None:
+    claude()
+    said, target = say("He works at Acme.", f"{SECRET.title()} now works at Beta.")
+    standin.answer(
+        "derive",
+        lambda _: observations((f"{SECRET.title()} works at Acme", [said]), (f"{SECRET} works at Beta", [target])),
+    )
+    work("derive_memory")
+    acme, beta = facts()
+    judge(standin, relation("contradicts", beta.id, acme.id, "new"))
+    run_reflection()
+    assert [one.id for one in facts()] == [beta.id]
+    Nexus().forget(NAMESPACE, memory_id=target)
+    standin.answer("derive", lambda _: observations(("Somebody works at Acme", [said])))
+    work("derive_memory")
+    assert [one.content for one in facts()] == ["Somebody works at Acme"]
+
+
+def test_the_corrections_of_a_perspective_cost_an_erasure_no_statement_a_message(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    [said] = say("I live in Lisbon.", session="other")
+    standin.answer("derive", lambda _: observations({"content": "Ann", "sources": [said], "labels": ["home"]}))
+    work("derive_memory")
+    Nexus().revise(NAMESPACE, facts()[0].id, "I live in Porto.", author="ann")
+    first, *_ = say(*(f"Number {n}." for n in range(300)))
+    standin.answer("derive", lambda _: observations(("Ann counts", [first])))
+    work("derive_memory")
+    assert len(facts()) == 2
+    with statements(here) as found:
+        Nexus().forget(NAMESPACE, session_key="chat")
+    assert len(found) < 300
+
+
 def test_a_fact_keeps_the_time_that_its_own_words_tell(claude: Any, standin: StandIn) -> None:
     claude()
     first, second = say("My surgery is on 3 May 2026.", "On 3 May 2026 I have that surgery.")

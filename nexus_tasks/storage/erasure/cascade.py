@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import func, select
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import insights_with_words_of
+from nexus_tasks.storage.erasure.context import insights_with_words_of, words_of
 from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
+from nexus_tasks.text import content_words
 from nexus_tasks.types import standing_rank
 
 # A function of a fact, its lost sources and its remaining sources. It returns whether the remaining sources alone
@@ -59,7 +60,7 @@ class Cascade:
 def find_cascade(
     tx: Transaction,
     targets: Mapping[int, Memory],
-    worded: Collection[int],
+    worded: Mapping[int, set[str]],
     still_supported: StillSupported,
     told_by_lost: ToldByLost,
 ) -> Cascade:
@@ -76,10 +77,11 @@ def find_cascade(
       only. (A memory that was never valid does not count.)
 
     Args:
-        worded: ids of facts that are deleted in any case (see ``context.py``).
+        worded: facts with words that only erased messages have (see ``context.py``): id → these words. A fact is
+            deleted when its text has one of them. Otherwise it loses its labels that have one.
     """
     cascade = Cascade(memories=dict(targets))
-    _add_worded(tx, cascade, worded)
+    labelled, ended = _add_worded(tx, cascade, worded)
     frontier = set(cascade.memories)
     while frontier:
         resting = _resting_on(tx, frontier, cascade.memories)
@@ -102,7 +104,10 @@ def find_cascade(
                     if memory.valid_from != min(source.occurred_at for source in own):
                         cascade.redated[memory.id] = memory.content
                     continue
-                cascade.rederive.update(source.id for source in left if source.level == "raw")
+                if memory.valid_to is not None:
+                    ended.append((memory, left))
+                else:
+                    cascade.rederive.update(source.id for source in left if source.level == "raw")
                 cascade.weakened.pop(memory.id, None)
             cascade.memories[memory.id] = memory
             frontier.add(memory.id)
@@ -110,11 +115,26 @@ def find_cascade(
             insights = {insight.id: insight for insight in insights_with_words_of(tx, cascade.memories)}
             cascade.memories |= insights
             frontier = set(insights)
-    _clear_corrections(tx, cascade, told_by_lost)
+    for memory, left in ended:  # what was superseded or corrected must not hold again, unless its successor goes
+        if memory.superseded_by in cascade.memories:
+            cascade.rederive.update(source.id for source in left if source.level == "raw")
+    for fact in labelled:
+        if fact.id not in cascade.memories:
+            _clear_labels(cascade, fact, worded[fact.id])
+    _clear_corrections(tx, cascade)
     return cascade
 
 
-def _clear_corrections(tx: Transaction, cascade: Cascade, told_by_lost: ToldByLost) -> None:
+def _clear_labels(cascade: Cascade, fact: Memory, words: Collection[str]) -> None:
+    """Note that a fact which stays loses the labels that have one of the ``words``."""
+    cleared = cascade.cleared.get(fact.id, {})
+    labels = cleared.get("labels", fact.labels)
+    left = [label for label in labels if set(content_words(label)).isdisjoint(words)]
+    if left != labels:
+        cascade.cleared[fact.id] = cleared | {"labels": left}
+
+
+def _clear_corrections(tx: Transaction, cascade: Cascade) -> None:
     """Note the labels that a correction has only from the fact which it corrected, when erased messages told them."""
     owners = sorted(cascade.perspectives_losing_memories())
     query = select(Memory).where(
@@ -128,25 +148,39 @@ def _clear_corrections(tx: Transaction, cascade: Cascade, told_by_lost: ToldByLo
     if not corrections:
         return
     sources, _ = _sources(tx, [fact.id for fact in corrections])
-    lost = [memory for memory in cascade.memories.values() if memory.level == "raw"]
+    gone = words_of(tx, [memory for memory in cascade.memories.values() if memory.level == "raw"])
     for fact in corrections:
         left = [source for source in sources[fact.id] if source.id not in cascade.memories]
-        cascade.cleared[fact.id] = cascade.cleared.get(fact.id, {}) | told_by_lost(fact, lost, left)
+        known = " ".join([fact.author or "", *(f"{source.author or ''} {source.content}" for source in left)])
+        _clear_labels(cascade, fact, gone.difference(content_words(known)))
 
 
-def _add_worded(tx: Transaction, cascade: Cascade, worded: Collection[int]) -> None:
-    """Lock and add facts with words of erased messages. The messages that such a fact cites are derived again.
+def _add_worded(
+    tx: Transaction, cascade: Cascade, worded: Mapping[int, set[str]]
+) -> tuple[list[Memory], list[tuple[Memory, list[Memory]]]]:
+    """Lock facts with words of erased messages, and add those whose texts have such words.
 
-    They are not when the fact has ended, because what was superseded or corrected must not hold again.
+    The messages that an added fact cites are derived again.
+
+    Returns:
+        The facts that have such words in labels only, and the added facts that have ended, with their sources.
     """
+    labelled: list[Memory] = []
+    ended: list[tuple[Memory, list[Memory]]] = []
     if not worded:
-        return
+        return labelled, ended
     found = tx.scalars(select(Memory).where(among(Memory.id, worded)).order_by(Memory.id).with_for_update()).all()
     sources, _ = _sources(tx, [fact.id for fact in found])
     for fact in found:
+        if worded[fact.id].isdisjoint(content_words(fact.content)):
+            labelled.append(fact)
+            continue
         cascade.memories.setdefault(fact.id, fact)
-        if fact.valid_to is None:
+        if fact.valid_to is not None:
+            ended.append((fact, sources[fact.id]))
+        else:
             cascade.rederive.update(source.id for source in sources[fact.id])
+    return labelled, ended
 
 
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:

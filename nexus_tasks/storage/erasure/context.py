@@ -26,26 +26,27 @@ LONGEST_READ = 10_000  # characters of a message whose words count; about what a
 _AT_ONCE = 200  # messages whose texts are read at a time
 
 
-def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> list[int]:
-    """Ids of the facts that have a content word which, near them, only erased messages have.
+def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[int, set[str]]:
+    """The facts that have content words which, near them, only erased messages have: id → these words.
 
-    A word does not count when a source of the fact has it, or another message of the session that is not erased and not
-    far away, or the name of the fact's subject. (``cascade.py`` looks at the words of erased sources.)
+    The words are those of the fact's text and labels. A word does not count when a source of the fact has it, or
+    another message of the session that is not erased and not far away, or the name of the fact's subject.
+    (``cascade.py`` looks at the words of erased sources.)
 
     Args:
         erased: the memories that a caller erases, by id. The caller has locked them.
     """
-    found = set[int]()
+    found: dict[int, set[str]] = {}
     for said in _clusters(erased.values()):
         facts = _facts_near(tx, said, erased)
-        gone = _words(_texts(tx, said)) if facts else set[str]()
+        gone = words_of(tx, said) if facts else set[str]()
         told = _sharing(facts, gone)
         if told:
             told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
         for fact, known in _words_of_sources(tx, told).items():
-            if told[fact] - known:
-                found.add(fact)
-    return sorted(found)
+            if unknown := told[fact] - known:
+                found.setdefault(fact, set()).update(unknown)
+    return found
 
 
 def _sharing(texts: Mapping[int, set[str]], words: set[str]) -> dict[int, set[str]]:
@@ -62,13 +63,15 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
     owners = {one.perspective_id for one in gone.values() if one.level == "explicit" and one.perspective_id}
     if not owners:
         return []
-    words = _words(_texts(tx, [one for one in gone.values() if one.level in ("raw", "explicit")]))
+    words: set[str] | None = None
     found: list[int] = []
     for owner in sorted(owners):
         mine = Memory.perspective_id == owner, not_among(Memory.id, gone)
         insights = select(Memory.id, Memory.content, Memory.author).where(*mine, Memory.level == "derived")
         told = {}
-        for insight, content, subject in tx.execute(insights):
+        for insight, content, subject in tx.execute(insights).all():
+            if words is None:
+                words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
             told[insight] = words & set(content_words(content)) - set(content_words(subject or ""))
         unknown = set[str]().union(*told.values())
         facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
@@ -94,6 +97,11 @@ def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
         cluster.append(one)
     if cluster:
         yield cluster
+
+
+def words_of(tx: Transaction, memories: Collection[Memory]) -> set[str]:
+    """The content words of memories and of their authors' names."""
+    return _words(_texts(tx, memories))
 
 
 def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str | None, str]]:
