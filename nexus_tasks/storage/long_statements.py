@@ -10,7 +10,7 @@ A prepared statement is sent as two commands. Each command has one long message.
 before the whole message has arrived. Until then the session is idle, and the timeout applies.
 
 A statement whose rows are read little by little (``yield_per``) declares a cursor of the server, which psycopg does not
-prepare. It is sent as it is.
+prepare. It is sent as it is, so it should be short.
 """
 
 from __future__ import annotations

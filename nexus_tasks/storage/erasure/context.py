@@ -163,9 +163,9 @@ def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[i
     )
     for source, fact in tx.execute(edges):
         citing[source].append(fact)
-    texts = select(Memory.id, Memory.author, Memory.content).where(among(Memory.id, list(citing)))
-    with tx.execute(texts.execution_options(yield_per=_HELD)) as rows:
-        for source, author, content in rows:
+    texts = select(Memory.id, Memory.author, Memory.content)
+    for part in parts(list(citing), _HELD):
+        for source, author, content in tx.execute(texts.where(among(Memory.id, part))):
             said = _words([(author, content)])
             for fact in citing[source]:
                 found[fact] |= wanted[fact] & said
