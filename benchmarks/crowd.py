@@ -1,7 +1,8 @@
 """A namespace of any size: copies of LoCoMo's turns and observations, with other names and numbers.
 
 Every copy of a conversation has its own speakers, so that names stay rare. Of five memories, four are turns (``raw``)
-and one is a fact about the speaker (``explicit``, from LoCoMo's observations, with its evidence).
+and one is a fact about the speaker (``explicit``, from LoCoMo's observations, with its evidence). Each session has a
+digest besides: the beginnings of its turns.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from sqlalchemy import text
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Database, Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
+from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionDigest, SessionRow
 from nexus_tasks.text import content_key, estimate_tokens
 
-CHUNK = 5_000
+BEGINNING = 120  # characters of a turn in its session's digest
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 SYLLABLES = ("ka", "lo", "mi", "ra", "ten", "vo", "sha", "ni", "bel", "dor", "fe", "gri", "hu", "jo", "pa", "qui")
 
@@ -125,12 +126,20 @@ def _store(tx: Transaction, embedder: Embedder, namespace_id: int, copy: Copy, m
             if turn in by_turn
         ]
         insert_rows(tx, Evidence, edges)
-        stored += len(ids)
+        told = "\n".join(row["content"][:BEGINNING] for row in said)
+        digest = _row(namespace_id, session_id, "summary_long", None, told, when) | {"valid_from": when}
+        digest_id = insert_rows(tx, Memory, [digest], returning="id")[0][0]
+        one = {"session_id": session_id, "memory_id": digest_id, "kind": "long", "end_seq": len(turns), "generation": 0}
+        insert_rows(tx, SessionDigest, [{"namespace_id": namespace_id, **one}])
+        texts[digest_id] = told
+        stored += len(ids) + 1
     _embed(tx, embedder, namespace_id, texts)
     return stored
 
 
-def _row(namespace_id: int, session_id: int, level: str, author: str, content: str, when: datetime) -> dict[str, Any]:
+def _row(
+    namespace_id: int, session_id: int, level: str, author: str | None, content: str, when: datetime
+) -> dict[str, Any]:
     return {
         "namespace_id": namespace_id,
         "session_id": session_id,
