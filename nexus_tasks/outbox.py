@@ -109,7 +109,7 @@ class PostgresJobStorage:
             then()
 
     def may_quote_erased(self, error: BaseException) -> bool:
-        """Whether a memory is erased that ``error`` may quote. While Postgres is away, it may be."""
+        """Whether ``error`` may quote a memory that was erased since. ``True`` when Postgres cannot be asked."""
         sources = getattr(error, "quoted_from", ())
         if not sources:
             return False

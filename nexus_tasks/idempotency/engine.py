@@ -42,7 +42,7 @@ class JobStorage(Protocol):
         ...
 
     def may_quote_erased(self, error: BaseException) -> bool:
-        """Whether the words of ``error`` may quote what has been erased meanwhile. While storage is away, they may."""
+        """Whether ``error`` may quote a memory that was erased since. ``True`` when storage cannot be asked."""
         ...
 
     def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:

@@ -12,7 +12,7 @@ another session of the same matter may answer too, although it has few of the qu
 - A session is always like itself. So that this does not decide, it counts as the session that is most like it.
 - A session without a digest has the likeness 0, which is about the mean.
 
-The vectors are those of the digests, which the embedder has made for the search in any case.
+No vector is made for this: a search compares the vectors of digests anyway, so each stored digest has one.
 """
 
 from __future__ import annotations
