@@ -11,7 +11,8 @@ import pytest
 
 from nexus_tasks.cognition.retrieval.bm25_word_weights import (
     LONG,
-    LONG_POWER,
+    LONG_LESS,
+    LONG_PART,
     MOST_POSTINGS,
     inverse_document_frequency,
     rarity_of_all,
@@ -78,8 +79,16 @@ def test_the_rare_words_of_a_long_question_weigh_more_and_those_of_a_short_one_d
     short, long = (weigh_words(opening(1, *[20_000] * common)) for common in (LONG - 1, LONG))
     assert [word.weight for word in short] == [word.rarity for word in short]
     assert [word.rarity for word in long][: len(short)] == [word.rarity for word in short]
-    assert long[0].weight / long[1].weight == pytest.approx((long[0].rarity / long[1].rarity) ** LONG_POWER)
+    assert [word.weight for word in long] == [max(word.rarity - LONG_LESS, 0.0) for word in long]
+    assert long[0].weight > 0 == long[-1].weight
     assert rarity_of_all(opening(1)) == pytest.approx(short[0].rarity), "what a memory covers is measured by rarity"
+
+
+def test_among_few_memories_a_third_of_the_greatest_rarity_is_subtracted() -> None:
+    """Otherwise all words of a long question would weigh nothing in a new namespace."""
+    words = weigh_words(opening(1, *[3] * LONG, of=5))
+    assert words[0].rarity < LONG_LESS
+    assert words[0].weight == pytest.approx((1 - LONG_PART) * words[0].rarity)
 
 
 def test_the_rarest_words_find_within_the_bound_and_the_others_only_score() -> None:

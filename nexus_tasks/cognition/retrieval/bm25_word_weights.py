@@ -5,8 +5,8 @@ the memory's score:
 
     weight · frequency · (K1 + 1) / (frequency + K1 · (1 − B + B · length / mean length))
 
-``weight`` is computed in this module: the word's inverse document frequency, or in a long question its power 1.5 (see
-:data:`LONG`). ``storage/searching/candidates.py`` computes the sum in SQL, with K1 = 0.9 and B = 0.4. ``frequency`` is
+``weight`` is computed in this module: the word's inverse document frequency, of which a long question subtracts a part
+(see :data:`LONG`). ``storage/searching/candidates.py`` computes the sum in SQL, with K1 = 0.9 and B = 0.4. ``frequency`` is
 the number of times that the memory has the word. ``length`` is the number of the memory's words without stop words.
 """
 
@@ -22,11 +22,11 @@ from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 # together, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
-# A question of more words than this is long, and the weights of its words are raised to the power LONG_POWER. A long
-# question is a message of a conversation. Most of its words are common, and together they outweighed the rare ones.
-# RealMem's questions have 275 characters on average: with the power, 0.725 of the sessions that answer them are among
-# the first ten, and 0.703 without. Shorter questions lose nothing, and LoCoMo has no longer ones.
-LONG, LONG_POWER = 8, 1.5
+# A question of more words than this is long. A long question is a message of a conversation. Most of its words are common,
+# and together they outweighed the rare ones. So a word of a long question only weighs as much as it is rarer than a word
+# with the rarity LONG_LESS, which one of 7 memories has. When the rarest word is not three times as rare, a third of its
+# rarity is subtracted. RealMem's questions have 275 characters on average. Of the sessions that answer them, FIGURES
+LONG, LONG_LESS, LONG_PART = 8, 2.0, 1 / 3
 ENOUGH = 6  # words of a long question, by which a memory is measured (see ``FLOOR`` in ``context/by_query.py``)
 
 
@@ -42,12 +42,13 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     found: list[WeightedWord] = []
     spent = 0
     words = _without_names([word for word in opening.words if word.memories])
-    power = LONG_POWER if len(words) > LONG else 1.0
+    rarities = {word.key: inverse_document_frequency(word, opening.memories) for word in words}
+    less = min(LONG_LESS, LONG_PART * max(rarities.values())) if len(words) > LONG else 0.0
     for word in sorted(words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
-        rarity = inverse_document_frequency(word, opening.memories)
-        found.append(WeightedWord(key=word.key, weight=rarity**power, rarity=rarity, finds=finds))
+        rarity = rarities[word.key]
+        found.append(WeightedWord(key=word.key, weight=max(rarity - less, 0.0), rarity=rarity, finds=finds))
     return found
 
 
