@@ -115,7 +115,8 @@ def ranking(
     Args:
         pool: how many candidates to find by words, and how many to find by vectors. It counts only in a namespace
             whose vectors have an index. Elsewhere, and for ``None``, ``limit`` counts. At least :data:`POOL` are found.
-            By hashed vectors, ``limit`` are found, or :data:`HASHED_POOL` when that is more or ``pool`` is given.
+            By hashed vectors, :data:`HASHED_POOL` are found when ``pool`` counts. Elsewhere ``limit`` are found, or
+            :data:`HASHED_POOL` when that is more.
             Neighbours of messages come in addition.
     """
     question = _question(query)
@@ -131,7 +132,8 @@ def ranking(
         return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
     way: VectorScan = "narrow" if known.narrow else "indexed" if known.indexed else "all"
     words = weigh_words(known)
-    most = max(POOL, limit if pool is None or way != "indexed" else pool)
+    wide = pool is None or way != "indexed"
+    most = max(POOL, limit if wide else pool or 0)
     found = find_candidates(
         tx,
         within,
@@ -140,7 +142,7 @@ def ranking(
         model=model,
         vector=vector,
         pool=most,
-        nearest=min(most, max(HASHED_POOL, limit if pool is None else 0)) if is_hashed(embedder.name) else most,
+        nearest=max(HASHED_POOL, limit if wide else 0) if is_hashed(embedder.name) else most,
         way=way,
     )
     ranked = rank(
