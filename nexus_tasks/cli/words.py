@@ -34,6 +34,7 @@ _WAITS = {
     "batch": "for an answer of the Batches API",
     "delay": "until the requested time",
     "dream": "for its digests and reflections",
+    "webhooks": "until other webhooks of its worker answer",
     "version": "for a worker of the release that queued it",
 }
 

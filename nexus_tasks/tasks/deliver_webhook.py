@@ -7,6 +7,9 @@ wanted. When the webhook's wait is over, the outbox asks for one of them, and af
 
 Webhooks that answer slowly do not hold all runs of their namespace. The outbox asks for the two oldest deliveries of
 each webhook, and for as many of a namespace as a quarter of its runs. Each delivery that ends asks for the next one.
+
+The webhooks of many namespaces may hang at the same time, for example when one receiver of all of them is ill. They do
+not hold all threads of a worker: a quarter of them is left to other jobs.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from nexus_tasks.calling_out import post
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import Permanent, Transient
 from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.storage import webhooks
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import WebhookRow
@@ -30,6 +37,10 @@ from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome, iso
+
+# A call that has lasted for so many seconds is slow. When the calls are slow and no place is free, a delivery waits for
+# so many seconds without a thread. Both chosen by hand, not measured.
+SLOW, NO_PLACE = 1.0, 5.0
 
 
 class DeliverWebhook(Arguments):
@@ -59,6 +70,50 @@ def _mark(tx: Transaction, namespace_id: int, arguments: Mapping[str, Any], *, d
 @in_namespace
 def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome:
     """Tell a webhook of an event."""
+    threads = work.deployment.threads
+    with work.deployment.local(_Places).one(max(threads - max(threads // 4, 1), 1) if threads else None):
+        return _deliver(work, arguments)
+
+
+class _Places:
+    """The calls of webhooks that this process makes at a time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._began = dict[object, float]()  # the moment at which each call began
+        self._last = 0.0  # seconds that the last call took which has ended
+
+    @contextmanager
+    def one(self, most: int | None) -> Iterator[None]:
+        """Take a place for the block.
+
+        Args:
+            most: the number of places; ``None``: any number.
+
+        Raises:
+            Wait: all places are taken by slow calls. While the calls are quick, the next place is waited for.
+        """
+        call = object()
+        with self._changed:
+            if most is not None:
+                self._changed.wait_for(lambda: len(self._began) < most or self._are_slow(), SLOW)
+                if len(self._began) >= most:
+                    raise Wait("webhooks", NO_PLACE, f"{len(self._began)} webhooks of this worker have not answered")
+            self._began[call] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._last = time.monotonic() - self._began.pop(call)
+                self._changed.notify_all()
+
+    def _are_slow(self) -> bool:
+        now = time.monotonic()
+        slow = sum(now - began > SLOW for began in self._began.values())
+        return self._last > SLOW or 2 * slow >= len(self._began)
+
+
+def _deliver(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome:
     settings, namespace_id = work.deployment.settings, work.namespace.id
     with work.database.transaction() as tx:
         found = webhooks.due(tx, namespace_id, arguments.delivery_id)

@@ -24,7 +24,7 @@ from nexus_tasks.cli.main import app
 from nexus_tasks.errors import InvalidInput, NotFound, Permanent, Transient
 from nexus_tasks.storage import webhooks
 from tests.integration.http_client import api, ok
-from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
+from tests.integration.inline import NAMESPACE, facts, say, time_passes, waiting, work
 from tests.sandbox import Sandbox, engine, eventually
 
 EVENTS = ("session.digested", "dream.finished", "contradiction.found", "job.dead")
@@ -253,6 +253,53 @@ def test_webhooks_that_answer_slowly_leave_the_runs_of_their_namespace_to_others
             answer.set()
             server.shutdown()
     assert (most, len(calls), len(set(calls))) == (bound, 200, 200)
+
+
+def test_a_receiver_of_many_namespaces_that_hangs_leaves_threads_to_other_jobs(private: Sandbox) -> None:
+    """Before, each of 8 threads waited 10 s for it, and the jobs of all namespaces with them."""
+    answer, lock = threading.Event(), threading.Lock()
+    calling = most = 0
+
+    class Hanging(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal calling, most
+            with lock:
+                calling += 1
+                most = max(most, calling)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer.wait(30)
+            with lock:
+                calling -= 1
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hanging) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            nexus = Nexus(private.deployment)
+            for number in range(16):
+                nexus.create_namespace(f"other-{number}")
+                url = f"http://127.0.0.1:{server.server_port}/"
+                nexus.create_webhook(f"other-{number}", url, events=["dream.finished"])
+            with private.deployment.database.transaction() as tx:
+                for number in range(16):
+                    webhooks.tell(tx, 1 + number, "dream.finished", {})
+            private.worker()
+            eventually(lambda: calling >= 6, within=60)
+            begun = time.monotonic()
+            say("I live in Lisbon.", end=True)
+            eventually(facts, within=60)
+            assert time.monotonic() - begun < 5
+            assert most == 6
+            eventually(lambda: [claim for claim in waiting() if claim.wait_reason == "webhooks"], within=20)
+            answer.set()
+            eventually(lambda: set(states(private)) == {"sent"}, within=60)
+        finally:
+            answer.set()
+            server.shutdown()
 
 
 def test_a_namespace_with_few_runs_leaves_most_of_them_to_others(private: Sandbox, receiver: Receiver) -> None:
