@@ -99,6 +99,15 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
+def most_tokens(text: str) -> int:
+    """A high estimate of the tokens of ``text``: a quarter of its ASCII characters, half the bytes of all others.
+
+    So a Japanese character counts as 1.5 tokens, and a Cyrillic letter as one (chosen by hand, not measured).
+    """
+    plain = len(text.encode("ascii", "ignore"))
+    return -(-plain // 4) + -(-(len(text.encode("utf-8", "replace")) - plain) // 2)
+
+
 def words(text: str) -> list[str]:
     """The words of ``text`` in order: in Unicode NFC, in lower case, with straight apostrophes, without punctuation.
 

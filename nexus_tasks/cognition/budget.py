@@ -13,7 +13,7 @@ from nexus_tasks.errors import BudgetHeld, OverBudget, PriceUnknown
 from nexus_tasks.llm.base import ModelRequest, Usage
 from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.text import estimate_tokens
+from nexus_tasks.text import most_tokens
 
 # A hold expires after this many times the setting ``model_timeout``. The end of the call releases the hold. When the
 # process dies during the call, the next run of the job or reconcile releases the hold. The expiry is for holds that
@@ -120,7 +120,7 @@ def highest_cost(resources: Resources, request: ModelRequest[Any]) -> Decimal:
     The estimated input tokens are priced as input or as cache writes, whichever costs more. The answer is priced at its
     highest length, ``max_tokens_PURPOSE`` tokens.
     """
-    tokens = estimate_tokens(request.instructions + request.transcript + request.question)
+    tokens = most_tokens(request.instructions + request.transcript + request.question)
     longest = getattr(resources.settings, f"max_tokens_{request.purpose}")
     price = resources.settings.price_of(resources.model.model_for(request.purpose))
     return max(

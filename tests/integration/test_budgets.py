@@ -6,14 +6,17 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition import budget
+from nexus_tasks.cognition.digest.summarize import build_request
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import BudgetHeld, OverBudget
+from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
@@ -97,6 +100,20 @@ def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox, isolation: s
     finally:
         here.sql(f'ALTER DATABASE "{here.database_name}" RESET default_transaction_isolation')
     assert len(granted) == 2
+
+
+@pytest.mark.parametrize(("letter", "tokens"), [("私", 1.5), ("я", 1.0), ("a", 0.25)])
+def test_the_highest_cost_of_a_text_counts_its_script(claude: Claude, letter: str, tokens: float) -> None:
+    """Before, a Japanese text was held at a sixth of its tokens, and 15 parallel calls spent twice the budget."""
+    resources = claude(NEXUS_PRICES='{"claude-haiku-5-5": [1, 5, 1, 1]}').deployment.resources
+
+    def cost(text: str) -> Decimal:
+        line = PromptLine(
+            id=1, author="ann", role="user", content=text, occurred_at=datetime(2026, 3, 1, tzinfo=UTC), time_zone=None
+        )
+        return budget.highest_cost(resources, build_request(600, "chat", "", (line,), 1_800))
+
+    assert abs(float(cost(letter * 10_000) - cost("")) * 1_000_000 - tokens * 10_000) < 10
 
 
 def test_what_was_spent_is_said_of_the_namespace_and_of_the_job(claude: Claude) -> None:
