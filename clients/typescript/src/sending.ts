@@ -35,10 +35,10 @@ export function sender({ token, retries, fetch }: Sending): Fetch {
         await response.body?.cancel();
         // A proxy may write a date there, which is no number.
         const asked = 1000 * Number(response.headers.get("Retry-After")) || 0;
-        await sleep(Math.min(Math.max(pause, asked), LONGEST_PAUSE));
+        await sleep(Math.min(Math.max(pause, asked), LONGEST_PAUSE), request.signal);
       } catch (error) {
         if (request.signal.aborted || !(error instanceof TypeError)) throw error;
-        await sleep(pause);
+        await sleep(pause, request.signal);
       }
     }
   };
@@ -49,6 +49,18 @@ async function isPassing(response: Response): Promise<boolean> {
   return (await response.clone().text()).includes('"urn:nexus-tasks:RequestRunning"');
 }
 
-function sleep(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+/** A pause. It ends with an error when the caller aborts the request. */
+function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", stop);
+      resolve();
+    }, milliseconds);
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop, { once: true });
+  });
 }

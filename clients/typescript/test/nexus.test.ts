@@ -117,6 +117,16 @@ test("a question is not asked again, because each answer costs", async () => {
   assert.equal(asked, 1);
 });
 
+test("an aborted request does not wait to be sent again", async () => {
+  const busy = async (): Promise<Response> => new Response("", { status: 503, headers: { "Retry-After": "60" } });
+  const aborting = new AbortController();
+  setTimeout(() => aborting.abort(), 100);
+  const began = Date.now();
+  const asked = new Nexus({ url, token, fetch: busy }).api.GET("/v1/status", { signal: aborting.signal });
+  await assert.rejects(asked, { name: "AbortError" });
+  assert.ok(Date.now() - began < 10_000);
+});
+
 test("a proxy's own error is told apart", async () => {
   const proxy = async () => new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" });
   await assert.rejects(new Nexus({ url, token, fetch: proxy }).status(), { name: "NexusProblem", status: 502, type: "" });
