@@ -99,7 +99,7 @@ export class Nexus {
     return answer(this.api.GET("/v1/memories/{memory_id}", { params: { path: { memory_id: memoryId }, query } }));
   }
 
-  /** Memories, newest first. */
+  /** Memories, newest first. Read the list to its end before you erase what it has: else others are left out. */
   memories(query: Listing<"list_memories"> = {}): AsyncGenerator<Schemas["MemoryInfo"]> {
     return each(async (offset) => {
       const page = await answer(this.api.GET("/v1/memories", { params: { query: { ...query, offset } } }));
@@ -107,7 +107,7 @@ export class Nexus {
     });
   }
 
-  /** Sessions of a namespace. */
+  /** Sessions of a namespace, newest first. Read the list to its end before you erase what it has: else others are left out. */
   sessions(query: Listing<"list_sessions"> = {}): AsyncGenerator<Schemas["SessionInfo"]> {
     return each(async (offset) => {
       const page = await answer(this.api.GET("/v1/sessions", { params: { query: { ...query, offset } } }));
