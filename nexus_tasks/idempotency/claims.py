@@ -617,6 +617,13 @@ class Claims:
         namespaces, reasons, kinds = map(set, found)
         return put_back, namespaces, reasons, kinds, list(damaged)
 
+    def astray(self, names: Sequence[str]) -> list[str]:
+        """Those of ``names`` (as :meth:`scan` returns them for ``job``) whose claims an index lacks.
+
+        Nothing would let such a claim go on.
+        """
+        return [names[found - 1] for found in self._run("astray", [f"{self.prefix}:job:{name}" for name in names])]
+
     def mend_index(self, index: str, start: int, limit: int, *, belong: tuple[str, str]) -> tuple[int, int]:
         """Remove keys from an index whose claims are gone or do not belong to it.
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
 
 from nexus_tasks.idempotency import repair as repairing
-from nexus_tasks.idempotency.claim import Begun
-from nexus_tasks.idempotency.repair import check_slots, repair
+from nexus_tasks.idempotency.claim import Begun, Claim
+from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.repair import CHECK_EVERY, check, repair
+from nexus_tasks.idempotency.request import VERSION, Request
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from tests.broker import lose, queued
 from tests.commandline import nexus
-from tests.integration.claiming import Bench
+from tests.integration.claiming import Bench, scope_of
 from tests.sandbox import Sandbox, engine
 
 
@@ -59,7 +65,7 @@ def test_counters_that_are_right_are_left_alone(bench: Bench, caplog: pytest.Log
     lead = bench.run(bench.request("lead"), token="lead", gathers=True)
     assert bench.claims.take(lead, [bench.request("c")], lease=10.0)
     before = bench.claims.counts("acme")
-    check_slots(bench.claims)
+    check(bench.claims)
     assert repair(bench.claims).to_dict() == {"counters": [], "entries_put_back": 0, "set_aside": []}
     assert bench.claims.counts("acme") == before == {"running": 4, "slots": 3}
     assert not caplog.records
@@ -77,13 +83,13 @@ def test_checks_come_to_every_namespace_some_at_a_time_and_one_worker_checks_at_
     def wrong() -> int:
         return sum(bench.claims.counts(f"n{i}") != {} for i in range(30))
 
-    check_slots(bench.claims)
+    check(bench.claims)
     left = wrong()
-    check_slots(bench.claims)
+    check(bench.claims)
     assert wrong() == left, "the next check comes in 10 s"
     for _ in range(20):
         later(bench)
-        check_slots(bench.claims)
+        check(bench.claims)
     assert wrong() == 0
 
 
@@ -125,6 +131,77 @@ def test_repair_mends_every_counter_and_every_index_at_once(bench: Bench) -> Non
     for name in ("x", "u"):
         bench.client.zrem(f"{prefix}:due", bench.key(bench.request(name)))  # a sweep does that when they are due
     bench.audit(by_hand=True)
+
+
+# --- a lost key -------------------------------------------------------------------------------------------------------
+def one_of_each(bench: Bench) -> None:
+    """A claim that runs, more than can be on their way, and one for each thing that a claim may wait for."""
+    ask = partial(ask_as_named, bench)
+    bench.run(ask("running"))
+    bench.claims.claim([ask(f"queued-{i}") for i in range(12)])
+    bench.claims.claim([ask("delayed", delay=5.0, wait_reason="delay")])
+    bench.claims.pause("paused", "401")
+    paused, strange = ask("paused", kind="paused"), ask("strange", kind="strange")
+    bench.claims.claim([paused, strange])
+    bench.set(strange, version=VERSION + 1)
+    assert [bench.begin(request)[0] for request in (paused, strange)] == [Begun.EARLY] * 2
+    bench.set(strange, version=VERSION)
+
+
+def ask_as_named(bench: Bench, name: str, **options: Any) -> Request:
+    """A request whose id is its name, so that the same keys come again."""
+    return bench.request(name, id=name, **options)
+
+
+def jobs(bench: Bench) -> list[Claim]:
+    found = map(bench.claims.get, bench.client.scan_iter(f"{bench.claims.prefix}:job:*", count=1_000))
+    return [claim for claim in found if claim]
+
+
+def some_time_goes_by(bench: Bench, sweeper: Sweeper) -> None:
+    """All messages are lost. A sweep comes, and then the messages arrive that it has sent again."""
+    lose(queued())
+    bench.jump(CHECK_EVERY + 1)
+    sweeper._checked_at = -math.inf
+    sweeper.tick()
+    list(bench.claims.understood({"strange": "a newer worker"}))
+    for claim in jobs(bench):
+        if claim.state == "pending" and bench.client.hexists(claim.key, "republished"):
+            begun, run = bench.begin(ask_as_named(bench, scope_of(claim), kind=claim.kind), f"t-{claim.key}")
+            assert begun is Begun.RUN
+            assert run is not None
+            bench.claims.finish([run], ["completed"])
+
+
+def test_whatever_key_is_lost_every_job_goes_on_within_minutes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each index and list, and each of its first entries, is lost alone."""
+    monkeypatch.setattr(Claims, "uptime", lambda _self: 1e6)
+    one_of_each(bench)
+    parts = [
+        (key, entry)
+        for key, value in bench.content().items()
+        if ":job:" not in key
+        for entry in (None, *(list(value)[:2] if isinstance(value, dict | set) else ()))
+    ]
+    bench.flush()
+    assert len(parts) > 40
+    still = {}
+    for key, entry in parts:
+        one_of_each(bench)
+        remove = {"zset": bench.client.zrem, "set": bench.client.srem, "hash": bench.client.hdel}
+        if entry is None:
+            assert bench.client.delete(key)
+        else:
+            assert remove[bench.client.type(key)](key, entry), (key, entry)
+        sweeper = Sweeper(engine)
+        sweeper.resume("paused")
+        for _ in range(10):
+            some_time_goes_by(bench, sweeper)
+        left = [(claim.scope, claim.state, claim.wait_reason) for claim in jobs(bench)]
+        if left:
+            still[f"{key.removeprefix(bench.claims.prefix)} {entry or ''}"] = left
+        bench.flush()
+    assert not still
 
 
 def test_repair_mends_no_counter_while_jobs_are_asked_for_and_run(bench: Bench) -> None:

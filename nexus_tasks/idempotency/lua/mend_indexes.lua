@@ -77,14 +77,21 @@ for _, key in ipairs(KEYS) do
       if f[7] == 'version' then
         redis.call('SADD', prefix .. ':versions', f[9] .. '|' .. (field(key, 'strange_to') or ''))
       end
-      if f[7] == 'concurrency' and not f[4] and not redis.call('ZSCORE', line_key(f[2], f[3]), key) then
-        to_line(key)
-        put_back = put_back + 1
+      -- The sweep resumes a kind of this set that has no pause.
+      if f[7] == 'pause' then redis.call('SADD', prefix .. ':pauses', f[9]) end
+      if f[7] == 'concurrency' and not f[4] then
+        if not redis.call('ZSCORE', line_key(f[2], f[3]), key) then
+          to_line(key)
+          put_back = put_back + 1
+        end
+        redis.call('ZADD', prefix .. ':lines', 'NX', integer(now), f[2])
+        redis.call('SADD', prefix .. ':lines:' .. f[2], f[3])
       end
     end
     if state == 'running' then put(prefix .. ':leases', f[5], key) end
     if state == 'pending' then
       put(prefix .. ':published:' .. f[3], f[6], key)
+      redis.call('SADD', prefix .. ':queues', f[3])
       if number(field(key, 'republished')) < SUSPECT then put(ahead_key(f[2], f[3]), f[6], key) end
     end
   end

@@ -23,7 +23,7 @@ from nexus_tasks.errors import DamagedKey, NexusError, QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.key_types import check_alone
-from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots, log_mended, repair
+from nexus_tasks.idempotency.repair import CHECK_EVERY, check, log_mended, repair
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.orphans import AT_ONCE, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
@@ -155,7 +155,7 @@ class Sweeper:
         now = time.monotonic()
         if now - self._checked_at >= CHECK_EVERY:
             self._checked_at = now
-            yield partial(check_slots, self.claims)
+            yield partial(check, self.claims)
             yield self._mended
             yield partial(self.claims.note_pauses, list(self.engine.kinds()))
             yield partial(check_alone, self.claims)
