@@ -106,6 +106,8 @@ class JobTask(Task):  # type: ignore[misc]
         """
         engine = self.engine
         if options:
+            if self.app.conf.task_inherit_parent_priority and self.app.current_worker_task is not None:
+                options.pop("priority", None)  # Celery gives a task's own priority to its links and its chain
             refused = [name for name in REFUSED if options.pop(name, None) is not None]
             if refused:
                 remedy = USE_URGENCY if refused == ["priority"] else None

@@ -13,6 +13,7 @@ from celery.canvas import Signature
 
 from nexus_tasks import Nexus
 from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.errors import UnsupportedOption
 from tests.integration.inline import due_at_once
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, heard, note, play, play_once
 from tests.sandbox import Sandbox, Worker, app, engine, eventually, sandbox
@@ -249,3 +250,25 @@ def test_a_worker_answers_whoever_inspects_and_controls_it(tag: str) -> None:
 def told(replies: list[dict[str, Any]]) -> None:
     """The worker has answered."""
     assert len(replies) == 1, replies
+
+
+# --- settings of the application --------------------------------------------------------------------------------------
+def test_a_chain_goes_on_although_celery_gives_its_steps_the_priority_of_the_first(here: Sandbox, tag: str) -> None:
+    """Jobs refuse a priority, and Celery's worker gives the priority of a task to its links and to the next step."""
+    (here.folder / "celeryconfig.py").write_text("task_inherit_parent_priority = True\n")
+    [usual] = [worker for worker in here.workers if worker.process.poll() is None]
+    usual.stop()
+    try:
+        inherits = started(here)
+        chain(job(tag, "x"), job(tag, "y"), note.s(name=tag)).apply_async(link_error=note.si(name=f"{tag}ill"))
+        note.apply_async(kwargs={"name": f"{tag}plain"}, priority=3, link=job(tag, "z"))
+        over(tag)
+        eventually(lambda: ran(tag, "z"), within=LONG)
+        assert heard(f"{tag}ill") == []
+        assert "Traceback" not in inherits.text()
+        with pytest.raises(UnsupportedOption, match="priority"):
+            job(tag, "x").apply_async(priority=3)
+        inherits.stop()
+    finally:
+        (here.folder / "celeryconfig.py").unlink()
+        started(here)
