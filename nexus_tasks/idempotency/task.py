@@ -39,6 +39,13 @@ USE_URGENCY = (
     "Use the argument `urgency` where the kind has it: a `live` job waits for no message batch, a `dream` job may. So"
     " that kinds do not wait for each other, start a worker for each queue: `celery worker --queues digest`."
 )
+# Annotations for all tasks of an application that jobs do not take. An expired message would count as revoked, so that
+# its job is dropped.
+NOT_ANNOTATED = (
+    *REFUSED,
+    *("acks_late", "reject_on_worker_lost", "acks_on_failure_or_timeout", "acks_on_failure", "acks_on_timeout"),
+    *("typing", "track_started", "throws"),
+)
 LONGEST_DELAY = 100 * 366 * 86_400.0  # seconds
 AT_ONCE = 500  # claims that one script makes; Redis serves no other client while a script runs
 _JOB_ID = re.compile(r"[^\s,\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
@@ -76,6 +83,17 @@ class JobTask(Task):  # type: ignore[misc]
         )
 
     soft_time_limit = time_limit
+
+    @classmethod
+    def annotate(cls) -> None:
+        """Take the application's ``task_annotations``, apart from those in :data:`NOT_ANNOTATED`."""
+        own = {name: cls.__dict__[name] for name in NOT_ANNOTATED if name in cls.__dict__}
+        super().annotate()
+        for name in NOT_ANNOTATED:
+            if name in own:
+                setattr(cls, name, own[name])
+            elif name in cls.__dict__:
+                delattr(cls, name)
 
     @property
     def engine(self) -> JobEngine:

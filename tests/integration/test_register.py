@@ -16,6 +16,7 @@ import nexus_tasks
 from nexus_tasks import Nexus, config, derive_memory
 from nexus_tasks.deployment import WORKER_STEPS, Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.idempotency.task import NOT_ANNOTATED
 from nexus_tasks.settings import load_settings
 from tests.broker import RABBITMQ
 from tests.integration.claiming import Bench
@@ -91,7 +92,18 @@ HOSTILE = {
     "task_acks_late": False,
     "task_ignore_result": False,
     "task_create_missing_queues": False,
-    "task_annotations": {"*": {"acks_late": False, "ignore_result": False, "max_retries": 0}},
+    "task_annotations": {
+        "*": {
+            "acks_late": False,
+            "ignore_result": False,
+            "max_retries": 0,
+            "time_limit": 3,
+            "soft_time_limit": 2,
+            "expires": 1,
+            "track_started": True,
+            "typing": True,
+        }
+    },
     "task_time_limit": 3,
     "task_soft_time_limit": 2,
     "task_default_rate_limit": "1000/s",
@@ -318,6 +330,7 @@ def test_registering_twice_is_an_error_that_says_so(here: Sandbox) -> None:
     code = """
 from celery import Celery
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.idempotency.task import NOT_ANNOTATED
 from nexus_tasks.settings import load_settings
 said = []
 def attempt(*arguments):
@@ -367,6 +380,22 @@ def test_messages_without_headers_are_refused_before_a_claim_is_made(here: Sandb
             with pytest.raises(ConfigurationError, match="task_protocol 1"):
                 derive_memory.on(deployment).apply_async(kwargs={"namespace": NAMESPACE, "memory_id": 1}, **options)
         assert deployment.claims.counts(NAMESPACE) == {}
+    finally:
+        deployment.close()
+
+
+def test_no_annotation_for_all_tasks_lets_a_job_expire_or_end_early(here: Sandbox) -> None:
+    """Celery would count an expired message as revoked, and the worker would drop its job."""
+    app = Celery("shop", broker=here.deployment.endpoints.broker_url, set_as_current=False)
+    annotations = HOSTILE["task_annotations"]["*"]
+    app.conf.task_annotations = {"*": {**annotations, "rate_limit": "5/s"}}
+    deployment = nexus_tasks.register(app, load_settings().model_copy(update={"key_prefix": f"{here.name}-shop"}))
+    try:
+        task, usual = app.tasks["nexus_tasks.derive_memory"], here.deployment.app.tasks["nexus_tasks.derive_memory"]
+        assert task.rate_limit == "5/s"
+        assert task.ignore_result is False
+        for name in NOT_ANNOTATED:
+            assert getattr(task, name, None) == getattr(usual, name, None), name
     finally:
         deployment.close()
 
