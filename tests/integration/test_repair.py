@@ -181,10 +181,10 @@ def test_whatever_key_is_lost_every_job_goes_on_within_minutes(bench: Bench, mon
         (key, entry)
         for key, value in bench.content().items()
         if ":job:" not in key
-        for entry in (None, *(list(value)[:2] if isinstance(value, dict | set) else ()))
+        for entry in (None, *(list(value)[:1] if isinstance(value, dict | set) else ()))
     ]
     bench.flush()
-    assert len(parts) > 40
+    assert len(parts) > 30
     still = {}
     for key, entry in parts:
         one_of_each(bench)
@@ -197,6 +197,8 @@ def test_whatever_key_is_lost_every_job_goes_on_within_minutes(bench: Bench, mon
         sweeper.resume("paused")
         for _ in range(10):
             some_time_goes_by(bench, sweeper)
+            if not jobs(bench):
+                break
         left = [(claim.scope, claim.state, claim.wait_reason) for claim in jobs(bench)]
         if left:
             still[f"{key.removeprefix(bench.claims.prefix)} {entry or ''}"] = left
