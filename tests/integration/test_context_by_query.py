@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.context import by_query
 from nexus_tasks.cognition.context.assemble import LINE_TOKENS
 from nexus_tasks.cognition.retrieval.search import FEW
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, perspectives
 from nexus_tasks.storage.searching import query_stats, upkeep
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.types import ContextBlock
 from tests.integration.inline import NAMESPACE, facts, say, work
 from tests.integration.reflecting import judge, know, relation, run
@@ -74,6 +76,29 @@ def test_reflections_and_contradictions_that_touch_the_question_are_told_within_
     assert 0 < told["reflections"] <= 200
     assert all("river" in line for line in section(block, "Reflections"))
     assert any("I walk by the river." in line for line in block.text.splitlines())
+
+
+@pytest.mark.usefixtures("here")
+def test_a_context_tells_of_other_sessions_before_it_tells_all_of_the_best_one() -> None:
+    """Before, the lines of the best session left no room for the other ones."""
+    flowers = [f"flower-{letter}" for letter in "abcdefghijklmnopqrst"]
+    say(*(f"The club ordered seeds of {one}." for one in flowers), session="club")
+    say("The club ordered seeds of trees.", session="forest")
+    block = context("Which seeds has the club ordered?", max_tokens=250)
+    assert "trees" in block.text
+    assert 1 < sum(one in block.text for one in flowers) < len(flowers)
+
+
+def test_the_third_row_of_a_session_loses_a_part_of_its_score() -> None:
+    def row(number: int, score: float) -> ContextRow:
+        return ContextRow(number, None, "raw", "", "ann", NOON, 1.0, 0, 1, None, None, None, "user", None, False)._replace(
+            score=score
+        )
+
+    rows = [row(number, score) for number, score in enumerate((3.0, 2.9, 2.8, 2.7, 2.6), 1)]
+    sessions = {1: (7,), 2: (7,), 3: (7,), 4: (7, 8), 5: ()}  # the fourth row is a fact with sources in two sessions
+    assert [one.id for one in by_query.spread(rows, sessions)] == [1, 2, 4, 5, 3]
+    assert [one.id for one in by_query.spread(rows, {one.id: (one.id,) for one in rows})] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.usefixtures("here")

@@ -7,7 +7,7 @@ fact is shown. A message that says more is shown, and its facts are left out whe
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +30,8 @@ FLOOR = 0.33
 # The cosine similarity from which MiniLM finds a memory near. The best memory for a question of LoCoMo has at least
 # 0.32, the best for a nonsense question at most 0.31. Other models are not measured.
 NEAR = 0.32
+# FIGURES
+SPREAD, TOGETHER = 0.25, 1
 SAME = 0.8  # a text that shares this part of its content words with a shown text is not shown too
 
 
@@ -72,7 +74,7 @@ def find(
     rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], longest=longest)
     best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]
     best = [row for row in best if row.pinned or row.confidence >= least.get(row.level, 0)]
-    best = _without_echoes(tx, wanted.namespace_id, best)
+    best = spread(_without_echoes(tx, wanted.namespace_id, best), {one.id: one.sessions for one in ranked})
     asked = frozenset(content_words(query))
     touching = [row for row in best if row.level in ("derived", "contradiction") and _touches(asked, row)]
     messages = sorted(row.id for row in best if row.level == "raw")
@@ -116,6 +118,24 @@ def _without_echoes(tx: Transaction, namespace_id: int, rows: Sequence[ContextRo
         for row in rows
     )
     return [row if said == row.content else row._replace(content=said) for row, said in kept if said or row.unread]
+
+
+def spread(rows: Sequence[ContextRow], sessions: Mapping[int, Sequence[int]]) -> list[ContextRow]:
+    """The rows in the order in which they are shown: by their scores, of which later rows of a session lose a part.
+
+    A row loses :data:`SPREAD` for each row of its session before it, apart from the first :data:`TOGETHER`. So a context
+    tells of more sessions, and not ten times of the best one. The row of a fact with sources in several sessions loses
+    what it would lose in the least told one.
+    """
+    told = Counter[int]()
+    scores = []
+    for row in rows:
+        own = sessions.get(row.id, ())
+        before = min((told[one] for one in own), default=0)
+        scores.append(row.score - SPREAD * max(before - TOGETHER, 0))
+        told.update(own)
+    order = sorted(range(len(rows)), key=lambda place: (-scores[place], place))
+    return [rows[place] for place in order]
 
 
 def _touches(asked: frozenset[str], row: ContextRow) -> bool:

@@ -82,6 +82,7 @@ class Ranked:
     neighbours: float  # the share of other messages' BM25 scores: of a message's neighbours, or of a fact's sources
     likeness: float = 0.0  # how much its session is like the best sessions
     named: bool = False  # whether the question names its author or subject
+    sessions: tuple[int, ...] = ()  # the ids of its session, or of a fact's sources' sessions
     others: tuple[int, ...] = ()  # the memories that say the same and are shown by this hit (see ``collapse.py``)
 
 
@@ -149,7 +150,8 @@ def rank(
     if asked_time is not None:
         begin, end = asked_time.begin.timestamp(), asked_time.end.timestamp()
         scores += TIME_BONUS * np.array([_is_of(one, begin, end) for one in found])[fits]
-    alike = _likeness(found, fits.tolist(), scores.tolist(), digest_vectors) if digest_vectors else np.zeros(len(fits))
+    sessions = _sessions(found, fits.tolist())
+    alike = _likeness(sessions, scores.tolist(), digest_vectors) if digest_vectors else np.zeros(len(fits))
     scores += LIKENESS_WEIGHT * alike
     # Rounded, because the order of the additions must not decide between memories that are alike.
     order = np.lexsort((np.array(columns.id)[fits], -scores.round(9)))[:limit]
@@ -162,9 +164,11 @@ def rank(
             neighbours=support,
             likeness=like,
             named=one.author in named,
+            sessions=own,
         )
-        for one, score, support, like in zip(
+        for one, own, score, support, like in zip(
             [found[i] for i in fits[order]],
+            [sessions[i] for i in order],
             scores[order].tolist(),
             near[fits[order]].tolist(),
             alike[order].tolist(),
@@ -173,12 +177,17 @@ def rank(
     ]
 
 
-def _likeness(
-    found: Sequence[Candidate], fits: Sequence[int], scores: Sequence[float], digest_vectors: DigestVectors
-) -> Scores:
-    """The likeness of each fitting candidate's session. A fact has that of the session most like the best ones."""
+def _sessions(found: Sequence[Candidate], fits: Sequence[int]) -> list[tuple[int, ...]]:
+    """The sessions of each fitting candidate: its own, or those of a fact's sources."""
     session_of = {one.id: one.session_id for one in found if one.session_id is not None}
-    sessions = [{session_of[i] for i in (found[place].id, *found[place].sources) if i in session_of} for place in fits]
+    return [
+        tuple({session_of[i]: None for i in (found[place].id, *found[place].sources) if i in session_of})
+        for place in fits
+    ]
+
+
+def _likeness(sessions: Sequence[Sequence[int]], scores: Sequence[float], digest_vectors: DigestVectors) -> Scores:
+    """The likeness of each fitting candidate's session. A fact has that of the session most like the best ones."""
     scores_of = defaultdict[int, list[float]](list)
     for own, score in zip(sessions, scores, strict=True):
         for session in own:
