@@ -861,6 +861,11 @@ def answering() -> Iterator[None]:
         yield
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
+    except redis.exceptions.InvalidResponse as error:
+        raise QueueUnavailable(
+            f"What answers is no Redis: {str(error).rstrip('.')}.",
+            remedy="Correct the host and port in NEXUS_REDIS_URL, then run `nexus doctor`.",
+        ) from error
     except redis.exceptions.ResponseError as error:
         if "WRONGTYPE" in str(error):
             raise DamagedKey(

@@ -160,6 +160,9 @@ _OF_CLUSTERS = (
 )
 _RIGHTS = "Give the user in NEXUS_REDIS_URL the rights of examples/redis-users.acl, or name another user."
 _COMMANDS = "Use Redis 6.2 or later, and no proxy that leaves out commands."
+_DATABASES = "Name a database that this Redis has in NEXUS_REDIS_URL. The number 0 is always there."
+# What Redis answers to a database number that it does not have. Redis Cluster only has the number 0.
+_NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
 
 
 def serves_us_not(error: redis.exceptions.ResponseError) -> str | None:
@@ -173,4 +176,6 @@ def serves_us_not(error: redis.exceptions.ResponseError) -> str | None:
     signs = ("user executing the script", "ACL failure in script")
     if isinstance(error, redis.exceptions.NoPermissionError) or any(sign in str(error) for sign in signs):
         return _RIGHTS
+    if any(sign in str(error) for sign in _NO_DATABASE):
+        return _DATABASES
     return _COMMANDS if "unknown command" in str(error).lower() else None

@@ -12,7 +12,7 @@ from alembic import command
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.errors import ConfigurationError, EmbeddedError, NexusError, StorageMisconfigured
+from nexus_tasks.errors import ConfigurationError, EmbeddedError, NexusError, QueueUnavailable, StorageMisconfigured
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import schema, translation
 from tests.commandline import nexus
@@ -89,6 +89,15 @@ def test_a_wrong_address_of_redis_is_named(
     assert (told.returncode, error["type"]) == (1, "ConfigurationError")
     assert "NEXUS_REDIS_URL" in error["message"]
     assert PASSWORD not in told.stdout + told.stderr
+
+
+def test_messages_are_stored_although_redis_lacks_the_database(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEXUS_REDIS_URL", here.servers.redis_url.replace("db=0", "db=9999"))
+    with here.another():
+        assert Nexus().ingest("acme", "chat", [{"content": "one"}]).stored == 1
+        with pytest.raises(QueueUnavailable, match="out of range") as refused:
+            Nexus().status()
+    assert "NEXUS_REDIS_URL" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

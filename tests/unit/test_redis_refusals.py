@@ -19,10 +19,13 @@ from nexus_tasks.idempotency.claims import answering
         (exceptions.NoPermissionError("this user has no permissions to run the 'evalsha' command"), "redis-users.acl"),
         (exceptions.ResponseError("ACL failure in script: User poor has no permissions"), "redis-users.acl"),
         (exceptions.ResponseError("unknown command 'EVALSHA', with args beginning with: "), "6.2"),
+        (exceptions.ResponseError("DB index is out of range"), "database"),
+        (exceptions.ResponseError("SELECT is not allowed in cluster mode"), "database"),
+        (exceptions.InvalidResponse('Protocol error, got "H" as reply type byte'), "host and port"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_what_helps_is_said(error: exceptions.ResponseError, remedy: str) -> None:
+def test_what_helps_is_said(error: exceptions.RedisError, remedy: str) -> None:
     with pytest.raises(QueueUnavailable) as refused, answering():
         raise error
     assert remedy in refused.value.remedy
