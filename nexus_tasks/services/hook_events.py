@@ -90,6 +90,9 @@ def _read_transcript(agent: str, folder: str, path: str, turn: Turn) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         log.warning("The transcript %r cannot be read; the hook's events are stored instead: %s", path, reason)
         return
+    except Exception:  # a transcript that no reader foresaw must not keep the buffer's other entries from storage
+        log.exception("The transcript %r cannot be read; the hook's events are stored instead.", path)
+        return
     turn.messages += [made for one in news.messages if (made := _message(one))]
     turn.positions[path] = news.position
 

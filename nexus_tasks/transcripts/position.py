@@ -57,6 +57,8 @@ def read_on(agent: str, path: str, position: Position) -> NewPart:
             position, before = Position(), b""
             file.seek(0)
         data = file.read(LONGEST_READING)
+        if data is None:  # a file of the kernel, such as /proc/kmsg, has nothing to read now
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
     # A line that is longer than one reading is left out, in pieces without meaning.
     data = data if len(data) == LONGEST_READING and b"\n" not in data else data[: data.rfind(b"\n") + 1]
     reader = READERS[agent](position.open_calls)

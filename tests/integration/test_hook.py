@@ -19,7 +19,7 @@ from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
-from nexus_tasks.transcripts import context_file
+from nexus_tasks.transcripts import context_file, position
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import dump, work
 from tests.sandbox import Sandbox, eventually
@@ -175,6 +175,40 @@ def test_without_its_transcript_the_events_are_stored(here: Sandbox, capsys: pyt
     buffer_flush.store_buffer(default_deployment())
     assert said(here) == ["We deploy on Tuesdays.", "Edit: (no output)"]
     assert here.sql("SELECT tool_calls->0->'input' FROM memories WHERE role = 'tool'") == [({"file_path": "cart.py"},)]
+
+
+@pytest.mark.parametrize("error", [TypeError("None"), RecursionError(), MemoryError()], ids=repr)
+def test_a_transcript_that_no_reader_foresaw_costs_only_itself(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def read_on(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(hook_events.position, "read_on", read_on)
+    for number in (1, 2):
+        call(capsys, "UserPromptSubmit", session_id=f"s{number}", prompt=f"Prompt {number}.")
+        call(capsys, "SessionEnd", session_id=f"s{number}")
+    buffer_flush.store_buffer(default_deployment())
+    assert sorted(said(here)) == ["Prompt 1.", "Prompt 2."]
+
+
+def test_a_file_that_has_nothing_to_read_now_is_no_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """A file such as /proc/kmsg: its reading would wait."""
+
+        def __enter__(self) -> Silent:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def seek(self, _: int) -> None: ...
+
+        def read(self, size: int) -> bytes | None:
+            return None if size else b""
+
+    monkeypatch.setattr(position, "_open_regular", lambda _: Silent())
+    with pytest.raises(BlockingIOError):
+        position.read_on("claude-code", str(tmp_path), position.Position())
 
 
 def test_a_session_begins_with_what_is_known_of_the_project(here: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
