@@ -9,8 +9,12 @@ from nexus_tasks.settings import Settings
 KNOWN = ("hashing", "minilm", "openai-compatible", "sentence-transformers")
 
 
-def embedder(settings: Settings) -> Embedder:
+def embedder(settings: Settings, *, patience: float | None = None) -> Embedder:
     """The embedder that ``settings.embedder`` names. This function loads no model and calls no server.
+
+    Args:
+        settings: the settings.
+        patience: the longest wait for an embedder's server, seconds. Default: that of the embedder.
 
     Raises:
         ConfigurationError: no embedder has this name, or a setting that the embedder needs is missing.
@@ -34,10 +38,10 @@ def embedder(settings: Settings) -> Embedder:
                 "The openai-compatible embedder needs an address and a model.",
                 remedy="Set NEXUS_EMBEDDER_URL (such as http://localhost:11434/v1) and NEXUS_EMBEDDER_MODEL.",
             )
-        from nexus_tasks.embeddings.openai_compatible import OpenAICompatibleEmbedder
+        from nexus_tasks.embeddings.openai_compatible import TIMEOUT, OpenAICompatibleEmbedder
 
         key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
-        return OpenAICompatibleEmbedder(url, model, key)
+        return OpenAICompatibleEmbedder(url, model, key, timeout=patience or TIMEOUT)
     known = ", ".join(KNOWN)
     raise ConfigurationError(
         f"There is no embedder named {name!r}; there is: {known}.", remedy=f"Set NEXUS_EMBEDDER to one of: {known}."

@@ -39,12 +39,13 @@ class OpenAICompatibleEmbedder:
         url: the server's address, with or without ``/embeddings`` at the end.
         model: the model's name in the requests.
         key: the API key. Without a key, no authorization header is sent.
+        timeout: the longest wait for an answer, seconds.
     """
 
-    def __init__(self, url: str, model: str, key: str = "") -> None:
+    def __init__(self, url: str, model: str, key: str = "", *, timeout: float = TIMEOUT) -> None:
         self.name = f"openai-compatible/{model}"
         self._url = url.rstrip("/").removesuffix("/embeddings") + "/embeddings"
-        self._model, self._key = model, key
+        self._model, self._key, self._timeout = model, key, timeout
 
     @cached_property
     def _client(self) -> Any:
@@ -56,7 +57,7 @@ class OpenAICompatibleEmbedder:
                 remedy="Install it with `pip install 'nexus-tasks[openai]'`.",
             ) from None
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-        return httpx2.Client(headers=headers, timeout=TIMEOUT)
+        return httpx2.Client(headers=headers, timeout=self._timeout)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.

@@ -117,6 +117,21 @@ def unprotected(connection: Connection | Session) -> Sequence[str]:
     return sorted(table.name for table in Base.metadata.sorted_tables if rule(table) and table.name not in protected)
 
 
+def without_rights(connection: Connection | Session) -> Sequence[str]:
+    """The names, sorted, of tables that this user may not use as the work of a deployment needs it."""
+    import nexus_tasks.storage.models  # noqa: F401 - all tables
+
+    held = text(
+        "SELECT bool_and(has_table_privilege(to_regclass(:name), one)) FROM unnest(CAST(:wanted AS text[])) one"
+    )
+    wanted = {table.name: _RIGHTS.get(table.name, _ALL_RIGHTS).split(", ") for table in Base.metadata.sorted_tables}
+    return sorted(
+        name
+        for name, rights in wanted.items()
+        if connection.scalar(held, {"name": name, "wanted": rights}) is False  # None: there is no such table
+    )
+
+
 # --- making the role and the policies ---------------------------------------------------------------------------------
 _BY_NAME = "= ANY (string_to_array(current_setting('nexus.namespaces', true), ','))"
 # The subquery runs once per statement, and not once per row. After a transaction that has set it, the setting is empty.
@@ -127,6 +142,7 @@ _RULES = {
     "database_identity": "true",
     **dict.fromkeys(("cells", "placements"), "false"),  # only the process itself finds the cell of a namespace
 }
+_ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 _RIGHTS = {
     "namespaces": "SELECT, INSERT, UPDATE",
     "audit_log": "SELECT, INSERT",
@@ -168,7 +184,7 @@ def install(connection: Connection) -> str:
             connection.execute(
                 text(f"CREATE POLICY tenants ON {table.name} AS RESTRICTIVE TO {ROLE} USING ({condition})")
             )
-            rights = _RIGHTS.get(table.name, "SELECT, INSERT, UPDATE, DELETE")
+            rights = _RIGHTS.get(table.name, _ALL_RIGHTS)
             connection.execute(text(f"GRANT {rights} ON {table.name} TO {ROLE}"))
             connection.commit()
     return fault(connection)

@@ -252,6 +252,13 @@ FAULTS = (
         ),
     ),
     fault("embedder", lambda p: p.set(NEXUS_EMBEDDER="word2vec"), cure=corrected(NEXUS_EMBEDDER=None)),
+    fault(
+        "embedder",
+        lambda p: p.set(
+            NEXUS_EMBEDDER="openai-compatible", NEXUS_EMBEDDER_URL="http://127.0.0.1:1/v1", NEXUS_EMBEDDER_MODEL="none"
+        ),
+        cure=corrected(NEXUS_EMBEDDER=None, NEXUS_EMBEDDER_URL=None, NEXUS_EMBEDDER_MODEL=None),
+    ),
     fault("clock", clock_is_wrong, cure=last_patch_ends),
     # --- Postgres
     fault("postgres", Patient.stop_postgres, cure=lambda p, _: p.start_servers()),

@@ -82,6 +82,7 @@ def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     found = run_checks("schema", lambda: postgres.schema(where.database_url, embedded=settings.embedded), remedy)
     yield from found
     if found[0].ok:
+        yield from run_checks("rights", lambda: postgres.rights(where.database_url), remedy)
         needed = settings.namespaces is not None
         check = functools.partial(postgres.row_security, where.database_url, needed=needed)
         yield from run_checks("row security", check, remedy)

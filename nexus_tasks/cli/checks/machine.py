@@ -13,11 +13,13 @@ from pathlib import Path
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
 from nexus_tasks.embedded import account
+from nexus_tasks.errors import Transient
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.settings import Settings, mask_url
 
 _OLDEST = (3, 11)
 _FREE_BYTES, _FREE_SHARE = 1e9, 0.1  # with less than either free, a disk is nearly full
+_EMBEDDER_SECONDS = 10.0  # within which an embedder's server has to answer; chosen by hand
 _BUFFER_SECONDS = 3_600  # workers store the buffer every 5 minutes
 
 
@@ -141,14 +143,21 @@ def _home_relative(path: Path) -> str:
 
 
 def embedder(settings: Settings) -> Sequence[Check]:
-    """Report which embedder is used.
+    """Check that the embedder makes a vector: its library, model or server may be missing, or refuse the key.
 
     Raises:
-        ConfigurationError: no embedder has the configured name.
+        ConfigurationError: no embedder has the configured name, or its library is not installed.
+        JobError: its model cannot be loaded, or its server refuses.
     """
     from nexus_tasks.embeddings.choose import embedder
 
-    return [passed("embedder", embedder(settings).name)]
+    made = embedder(settings, patience=_EMBEDDER_SECONDS)
+    try:
+        made.embed(["probe"])
+    except Transient as error:
+        remedy = "Check NEXUS_EMBEDDER_URL and that its server runs. Until then searches go by words alone."
+        return [failed("embedder", f"{made.name}: {error.message}", remedy)]
+    return [passed("embedder", made.name)]
 
 
 def masked(url: str) -> str:

@@ -26,6 +26,11 @@ _SETTINGS = """
     WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'default_transaction_read_only') ORDER BY name
 """
 
+_OWNERSHIP = """
+    SELECT quote_ident(current_user) AS role, quote_ident(current_schema()) AS schema,
+           (SELECT relowner::regrole::text FROM pg_class WHERE oid = to_regclass('memories')) AS owner
+"""
+
 
 class _Setting(NamedTuple):
     name: str
@@ -141,6 +146,32 @@ def schema(url: str, *, embedded: bool) -> Sequence[Check]:
     if embedded:
         return [passed("schema", f"{found or 'empty'}; the next command brings it to {needed}")]
     return [failed("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
+
+
+def rights(url: str) -> Sequence[Check]:
+    """Check that the user may read and write the tables. They may belong to another user, as after a restore.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    from sqlalchemy import text
+
+    from nexus_tasks.storage import tenancy
+    from nexus_tasks.storage.engine import Database
+
+    database = Database(url, pool_size=1)
+    try:
+        with tenancy.unlimited(), database.reading() as tx:
+            bare = tenancy.without_rights(tx)
+            who = tx.execute(text(_OWNERSHIP)).one()
+    finally:
+        database.dispose()
+    if not bare:
+        return [passed("rights", "this user may read and write every table")]
+    found = f"{who.role} may not read and write {', '.join(bare[:3])}{' …' if bare[3:] else ''}"
+    grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {who.schema} TO {who.role}"
+    remedy = f"As {who.owner}, run `{grant}`, or name the tables' owner in NEXUS_DATABASE_URL."
+    return [failed("rights", found, remedy)]
 
 
 def row_security(url: str, *, needed: bool) -> Sequence[Check]:

@@ -11,6 +11,15 @@ from nexus_tasks.settings import Settings
 _ANSWER_SECONDS = 1.0
 _QUEUES_SECONDS = 5.0  # the call returns when all workers have answered
 
+# No superuser is bound by the limits of a role or a database. A limit of -1 is none.
+_LIMITS = """
+    SELECT current_setting('max_connections')::int AS server,
+           quote_ident(rolname) AS role_name, quote_ident(datname) AS name,
+           CASE WHEN NOT rolsuper THEN nullif(rolconnlimit, -1) END AS role,
+           CASE WHEN NOT rolsuper THEN nullif(datconnlimit, -1) END AS database
+    FROM pg_roles, pg_database WHERE rolname = session_user AND datname = current_database()
+"""
+
 
 def workers(settings: Settings) -> Sequence[Check]:
     """Check that workers answer within 1 s, and what they say about themselves.
@@ -90,14 +99,19 @@ def _all_connections(needed: int, workers: int) -> Check:
     from nexus_tasks.storage.silent_connections import WatchedConnection
 
     with default_deployment().database.reading() as tx:
-        most = int(str(tx.scalar(text("SHOW max_connections"))))
+        limits = tx.execute(text(_LIMITS)).one()
         driver = tx.connection().connection.driver_connection
         pooled = isinstance(driver, WatchedConnection) and driver.session is None
     keep = "worker keeps" if workers == 1 else "workers keep"
-    found = f"{workers} {keep} up to {needed} connections, Postgres has {most}"
+    found = f"{workers} {keep} up to {needed} connections, Postgres has {limits.server}"
+    for limit, whose in ((limits.role, f"ROLE {limits.role_name}"), (limits.database, f"DATABASE {limits.name}")):
+        if limit is not None and limit < needed and not pooled:
+            found = f"{workers} {keep} up to {needed} connections, {whose} may have {limit}"
+            remedy = f"Run `ALTER {whose} CONNECTION LIMIT {2 * needed}` as a superuser, or run fewer threads."
+            return failed("connections", found, remedy)
     if pooled:
         return passed("connections", f"{found}, behind a pooler")
-    if needed <= most:
+    if needed <= limits.server:
         return passed("connections", found)
     remedy = (
         f"Run `ALTER SYSTEM SET max_connections = {2 * needed}` and restart Postgres, run fewer threads, or put"
