@@ -232,6 +232,25 @@ def test_killed_supervisor_takes_its_children_along(home: Path) -> None:
     assert nexus(home, "down").stdout.startswith("Stopped: worker")
 
 
+def test_a_stack_whose_home_is_gone_ends_and_makes_no_new_one() -> None:
+    base = Path(tempfile.mkdtemp(prefix="nx-"))
+    home, renamed = base / "home", base / "renamed"
+    try:
+        assert nexus(home, "up", "--detach").returncode == 0
+        home.rename(renamed)
+        eventually(lambda: not celery_processes(home))
+        assert not (home / "postgres").exists(), "an empty database has taken the place of the memory"
+        assert "was deleted or renamed" in read(renamed / "logs" / "stack.log")
+        assert nexus(renamed, "up", "--detach").returncode == 0
+        assert nexus(renamed, "down").stdout == "Stopped: worker and companions, Redis, Postgres.\n"
+    finally:
+        for process in celery_processes(home):
+            process.kill()
+        for one in (home, renamed):
+            embedded.stop(one)
+        shutil.rmtree(base)
+
+
 @pytest.mark.long
 def test_worker_that_cannot_start(home: Path) -> None:
     (home.parent / "broken_celery.py").write_text("raise RuntimeError('no such luck')\n")

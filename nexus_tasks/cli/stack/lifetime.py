@@ -106,6 +106,19 @@ def claim_children(home: Path) -> FileLock:
     return held
 
 
+def is_in_place(home: Path, held: FileLock) -> bool:
+    """Whether ``home`` still has the lock file ``held`` of :func:`claim_children`.
+
+    It has another one, or none, when the folder was deleted or renamed. No ``nexus down`` would find the stack then.
+    """
+    try:
+        return os.path.samestat(os.fstat(held.fd), _children_lock(home).stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # the disk does not answer, which says nothing
+        return True
+
+
 def end(home: Path) -> bool:
     """End the running stack of ``home`` and wait until it has ended; returns whether a stack ran.
 

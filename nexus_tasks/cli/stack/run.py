@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack.flower import user_variables
-from nexus_tasks.cli.stack.lifetime import claim_children
+from nexus_tasks.cli.stack.lifetime import claim_children, is_in_place
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file, working_folder
 from nexus_tasks.cli.stack.supervisor import READY_SECONDS, Supervisor
 from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
@@ -45,6 +46,10 @@ def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], 
     """
 
     def restart_servers() -> None:
+        if not is_in_place(settings.home, held):  # a new home in its place would begin without any memory
+            _print(f"The folder {settings.home} was deleted or renamed, so this stack ends.")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         if not settings.embedded:
             return
         try:
