@@ -91,9 +91,8 @@ def test_a_context_tells_of_other_sessions_before_it_tells_all_of_the_best_one()
 
 def test_the_third_row_of_a_session_loses_a_part_of_its_score() -> None:
     def row(number: int, score: float) -> ContextRow:
-        return ContextRow(number, None, "raw", "", "ann", NOON, 1.0, 0, 1, None, None, None, "user", None, False)._replace(
-            score=score
-        )
+        known = (number, None, "raw", "", "ann", NOON, 1.0, 0, number, None, None, None, "user", None, False)
+        return ContextRow(*known, score=score)
 
     rows = [row(number, score) for number, score in enumerate((3.0, 2.9, 2.8, 2.7, 2.6), 1)]
     sessions = {1: (7,), 2: (7,), 3: (7,), 4: (7, 8), 5: ()}  # the fourth row is a fact with sources in two sessions
