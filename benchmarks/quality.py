@@ -10,7 +10,8 @@ the messages it was derived from, a reflection the messages of its facts. A dige
 - LoCoMo: the share of a question's evidence turns that the first 5, 10 or 20 hits tell, or that a context cites within
   a bound of tokens. Questions of category 5 have no answer and are left out.
 - RealMem: a question is asked before its session is stored. The share of the sessions that the answer rests on among
-  the first 10 distinct sessions of the hits, or among the sessions cited in a context.
+  the first 10 distinct sessions of the hits, or among the sessions cited in a context. A reflection cites the sessions
+  of all its facts, so the share is also measured without reflections.
 - Repeats: how many of the first 10 hits tell only turns that the hits above them tell, or say the same words.
 - Identifiers: the share of identifiers (paths, names in code, tickets, versions, hashes) found as the first hit, and
   among the first 10, by kind of question.
@@ -95,6 +96,7 @@ TELLS = text(
     WHERE m.level IN ('raw', 'summary_short', 'summary_long')
     """
 )
+NO_REFLECTIONS = text("SELECT id FROM memories WHERE id = ANY(:ids) AND level IN ('explicit', 'raw')")
 
 
 @dataclass(frozen=True)
@@ -200,14 +202,13 @@ class Reader:
             for hit in hits
         ]
 
-    def context(self, namespace: str, question: str, tokens: int) -> Told:
-        """What the memories cited in a context tell."""
+    def context(self, namespace: str, question: str, tokens: int) -> tuple[Told, Told]:
+        """What the memories cited in a context tell; and what its facts and messages tell, without reflections."""
         block = self.nexus.context(namespace, query=question[:2_000], max_tokens=tokens)
         told = self.told({one.id for one in block.citations.values()})
-        return Told(
-            frozenset().union(*(one.turns for one in told.values())),
-            frozenset().union(*(one.sessions for one in told.values())),
-        )
+        with self.deployment.database.reading() as tx:
+            plain = set(tx.scalars(NO_REFLECTIONS, {"ids": list(told)}))
+        return _together(told.values()), _together(one for memory, one in told.items() if memory in plain)
 
     def ask_locomo(self, namespace: str, question: str, kind: str, evidence: frozenset[int]) -> None:
         """Ask one question of LoCoMo in every way."""
@@ -218,7 +219,7 @@ class Reader:
         self.figures.add("LoCoMo search @10", share([told for _, told in hits], evidence), kind)
         self.figures.add("LoCoMo repeats in 10 hits", repeats(hits))
         for bound in BOUNDS:
-            told = self.context(namespace, question, bound)
+            told, _ = self.context(namespace, question, bound)
             self.figures.add(f"LoCoMo context {bound:,}", share([told], evidence), kind)
 
     def ask_realmem(self, namespace: str, question: str, evidence: frozenset[str]) -> None:
@@ -231,8 +232,8 @@ class Reader:
             self.figures.add(f"RealMem {name}, 10 sessions", len(evidence & set(list(found)[:10])) / len(evidence))
             if levels is None:
                 self.figures.add("RealMem repeats in 10 hits", repeats(hits[:10]))
-        told = self.context(namespace, question, 2_000)
-        self.figures.add("RealMem context 2,000", len(evidence & told.sessions) / len(evidence))
+        for name, told in zip(("", ", no reflections"), self.context(namespace, question, 2_000), strict=True):
+            self.figures.add(f"RealMem context 2,000{name}", len(evidence & told.sessions) / len(evidence))
 
     def compare_facts(self, corpus: str, namespace: str, points: Sequence[str], names: Sequence[str]) -> None:
         """Compare the stored facts with what people wrote down."""
@@ -255,6 +256,14 @@ class Reader:
         for question in NONSENSE:
             block = self.nexus.context(namespace, query=question, max_tokens=2_000)
             self.figures.add("nonsense: lines in context", len(block.citations))
+
+
+def _together(told: Iterable[Told]) -> Told:
+    every = list(told)
+    return Told(
+        frozenset().union(*(one.turns for one in every)),
+        frozenset().union(*(one.sessions for one in every)),
+    )
 
 
 def share(told: Sequence[Told], evidence: frozenset[int]) -> float:
