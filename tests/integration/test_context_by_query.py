@@ -89,15 +89,16 @@ def test_a_context_tells_of_other_sessions_before_it_tells_all_of_the_best_one()
     assert 1 < sum(one in block.text for one in flowers) < len(flowers)
 
 
-def test_the_third_row_of_a_session_loses_a_part_of_its_score() -> None:
+def test_the_fifth_row_of_a_session_loses_a_part_of_its_score() -> None:
     def row(number: int, score: float) -> ContextRow:
         known = (number, None, "raw", "", "ann", NOON, 1.0, 0, number, None, None, None, "user", None, False)
         return ContextRow(*known, score=score)
 
-    rows = [row(number, score) for number, score in enumerate((3.0, 2.9, 2.8, 2.7, 2.6), 1)]
-    sessions = {1: (7,), 2: (7,), 3: (7,), 4: (7, 8), 5: ()}  # the fourth row is a fact with sources in two sessions
-    assert [one.id for one in by_query.spread(rows, sessions)] == [1, 2, 4, 5, 3]
-    assert [one.id for one in by_query.spread(rows, {one.id: (one.id,) for one in rows})] == [1, 2, 3, 4, 5]
+    rows = [row(number, score) for number, score in enumerate((3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4), 1)]
+    # The sixth row is a fact with sources in two sessions.
+    sessions = {**dict.fromkeys((1, 2, 3, 4, 5), (7,)), 6: (7, 8), 7: ()}
+    assert [one.id for one in by_query.spread(rows, sessions)] == [1, 2, 3, 4, 6, 7, 5]
+    assert [one.id for one in by_query.spread(rows, {one.id: (one.id,) for one in rows})] == [1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.usefixtures("here")

@@ -15,6 +15,7 @@ const REASONS = {
   held: "other model calls hold the rest of the namespace's budget",
   price: "the price of the model is unknown: set NEXUS_PRICES, or unset the budget",
   dream: "the dream's digests and reflections come first",
+  webhooks: "other webhooks of its worker have not answered yet",
   throttle: "the model's provider has asked for a pause",
   batch: "the answer of a message batch is not in yet",
   pause: "the kind or the namespace is paused",
