@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -81,10 +82,10 @@ def test_reflections_and_contradictions_that_touch_the_question_are_told_within_
 @pytest.mark.usefixtures("here")
 def test_a_context_tells_of_other_sessions_before_it_tells_all_of_the_best_one() -> None:
     """Before, the lines of the best session left no room for the other ones."""
-    flowers = [f"flower-{letter}" for letter in "abcdefghijklmnopqrst"]
+    flowers = [f"flower-{letter}" for letter in string.ascii_lowercase]
     say(*(f"The club ordered seeds of {one}." for one in flowers), session="club")
     say("The club ordered seeds of trees.", session="forest")
-    block = context("Which seeds has the club ordered?", max_tokens=250)
+    block = context("Which seeds has the club ordered?", max_tokens=350)
     assert "trees" in block.text
     assert 1 < sum(one in block.text for one in flowers) < len(flowers)
 

@@ -30,9 +30,9 @@ FLOOR = 0.33
 # The cosine similarity from which MiniLM finds a memory near. The best memory for a question of LoCoMo has at least
 # 0.32, the best for a nonsense question at most 0.31. Other models are not measured.
 NEAR = 0.32
-# What a row loses, in deviations as the scores; and so many rows of a session lose nothing. Contexts of 2,000 tokens had
-# FIGS of RealMem's sessions, and without SPREAD FIGS. When all rows but two lost 0.25, contexts of 500 tokens had 0.757
-# of LoCoMo's evidence instead of 0.762.
+# What a row loses, in deviations as the scores; and so many rows of a session lose nothing. In contexts of 2,000 tokens
+# were FIGS of RealMem's sessions, and without this rule FIGS. When only two rows of a session lost nothing, contexts of
+# 500 tokens had 0.757 of LoCoMo's evidence instead of 0.762.
 SPREAD, TOGETHER = 0.25, 3
 SAME = 0.8  # a text that shares this part of its content words with a shown text is not shown too
 
@@ -125,9 +125,9 @@ def _without_echoes(tx: Transaction, namespace_id: int, rows: Sequence[ContextRo
 def spread(rows: Sequence[ContextRow], sessions: Mapping[int, Sequence[int]]) -> list[ContextRow]:
     """The rows in the order in which they are shown: by their scores, of which later rows of a session lose a part.
 
-    A row loses :data:`SPREAD` for each row of its session before it, apart from :data:`TOGETHER` of them. So a
-    context tells of more sessions, and not ten times of the best one. Of a fact with sources in several sessions, the
-    session that is told least counts.
+    A row loses :data:`SPREAD` for each row of its session before it, apart from :data:`TOGETHER` of them. So a context
+    tells of more sessions, and not ten times of the best one. Of a fact with sources in several sessions, the session
+    that is told least counts.
     """
     told = Counter[int]()
     scores = []
