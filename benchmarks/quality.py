@@ -80,6 +80,8 @@ FIRST_RELEASE = {
     "LoCoMo repeats in 10 hits": 1.8,
     "LoCoMo facts: written points covered": 0.542,
     "RealMem raw, 10 sessions": 0.687,
+    "RealMem search, 10 sessions": 0.667,
+    "RealMem context 2,000": 0.848,  # with the sessions of all facts of its reflections
     "RealMem facts: written points covered": 0.565,
     "nonsense: lines in context": 20.0,
 }
