@@ -618,9 +618,10 @@ class Claims:
         return put_back, namespaces, reasons, kinds, list(damaged)
 
     def astray(self, names: Sequence[str]) -> list[str]:
-        """Those of ``names`` (as :meth:`scan` returns them for ``job``) whose claims an index lacks.
+        """The names of the claims that are missing in an index which should have them. Nothing would let them go on.
 
-        Nothing would let such a claim go on.
+        Args:
+            names: the claims to look at, as :meth:`scan` returns them for ``job``.
         """
         return [names[found - 1] for found in self._run("astray", [f"{self.prefix}:job:{name}" for name in names])]
 

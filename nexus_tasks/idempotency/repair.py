@@ -23,7 +23,7 @@ CLAIMS_PER_STEP = 250  # of which a check reads the indexes in one step of about
 
 
 def check(claims: Claims) -> None:
-    """Check the next claims and namespaces, and correct what is wrong.
+    """Check some claims and namespaces, and correct what is wrong in their indexes and counters.
 
     Claims that an index lacks are put back, because nothing else would let them go on. The counters ``running`` and
     ``slots`` are corrected, also those of all namespaces with running claims.

@@ -23,9 +23,9 @@ from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
 # A question of more words than this is long. It is a message of a conversation, and most of its words are common.
-# Together they outweighed the rare ones. So a word of a long question weighs only as much as it is rarer than a word
-# with the rarity LONG_LESS, which one of 7 memories has. When the rarest word is not three times as rare as that, a
-# third of its rarity is subtracted instead. RealMem's questions have 275 characters on average. Of the sessions that
+# Together they outweighed the rare ones. So LONG_LESS is subtracted from the rarity of each word, and a word that every
+# seventh memory has weighs nothing. In a small namespace all rarities are low. There a third of the greatest rarity is
+# subtracted, when that is less. RealMem's questions have 275 characters on average. Of the sessions that
 # answer them, 0.743 are among the first ten, and 0.715 when the rarities of a long question counted with the power 1.5.
 LONG, LONG_LESS, LONG_PART = 8, 2.0, 1 / 3
 ENOUGH = 6  # words of a long question, by which a memory is measured (see ``FLOOR`` in ``context/by_query.py``)
