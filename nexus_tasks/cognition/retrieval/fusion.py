@@ -38,7 +38,6 @@ recency (0.3 before). It measures 0.759 and 0.743 when common words of long ques
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -152,7 +151,7 @@ def rank(
         begin, end = asked_time.begin.timestamp(), asked_time.end.timestamp()
         scores += TIME_BONUS * np.array([_is_of(one, begin, end) for one in found])[fits]
     sessions = _sessions(found, fits.tolist())
-    alike = _likeness(sessions, scores.tolist(), digest_vectors) if digest_vectors else np.zeros(len(fits))
+    alike = _likeness(sessions, scores, digest_vectors) if digest_vectors else np.zeros(len(fits))
     scores += LIKENESS_WEIGHT * alike
     # Rounded, because the order of the additions must not decide between memories that are alike.
     order = np.lexsort((np.array(columns.id)[fits], -scores.round(9)))[:limit]
@@ -187,18 +186,31 @@ def _sessions(found: Sequence[Candidate], fits: Sequence[int]) -> list[tuple[int
     ]
 
 
-def _likeness(sessions: Sequence[Sequence[int]], scores: Sequence[float], digest_vectors: DigestVectors) -> Scores:
+def _likeness(sessions: Sequence[Sequence[int]], scores: Scores, digest_vectors: DigestVectors) -> Scores:
     """The likeness of each fitting candidate's session. A fact has that of the session most like the best ones."""
-    scores_of = defaultdict[int, list[float]](list)
-    for own, score in zip(sessions, scores, strict=True):
-        for session in own:
-            scores_of[session].append(score)
-    best = {}
-    for session, own_scores in scores_of.items():
-        own_scores.sort()
-        best[session] = sum(own_scores[-SESSION_BEST:]) / len(own_scores[-SESSION_BEST:])
-    known = likeness(best, digest_vectors)
-    return np.array([max((known[one] for one in own if one in known), default=0.0) for own in sessions])
+    of = np.repeat(np.arange(len(sessions)), [len(own) for own in sessions])  # candidates, and a session of each
+    ids, session = np.unique([one for own in sessions for one in own], return_inverse=True)
+    sums, numbers = _best_of_groups(session, scores[of], len(ids))
+    best = sums / numbers
+    known = likeness(dict(zip(ids.tolist(), best.tolist(), strict=True)), digest_vectors)
+    most = np.full(len(sessions), -np.inf)
+    np.maximum.at(most, of, np.array([known.get(one, -np.inf) for one in ids.tolist()])[session])
+    return np.where(np.isfinite(most), most, 0.0)
+
+
+def _best_of_groups(groups: Places, scores: Scores, count: int) -> tuple[Scores, Places]:
+    """By group: the sum of its :data:`SESSION_BEST` greatest scores, and how many scores this is the sum of.
+
+    Args:
+        groups: for each score the number of its group, 0 to ``count - 1``.
+    """
+    order = np.lexsort((-scores, groups))
+    sizes = np.bincount(groups, minlength=count)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    best = order[rank < SESSION_BEST]
+    sums = np.zeros(count)
+    np.add.at(sums, groups[best], scores[best])
+    return sums, np.minimum(sizes, SESSION_BEST)
 
 
 def _is_of(one: Candidate, begin: float, end: float) -> bool:
@@ -275,13 +287,8 @@ class _Turns:
     def sessions_best(self, scores: Scores) -> Scores:
         """The mean of the two greatest scores among the messages of a candidate's session, from the least score on."""
         above = scores - scores.min()
-        order = self.turns[np.lexsort((-above[self.turns], self.sessions[self.turns]))]
-        session = self.sessions[order]
-        starts = np.flatnonzero(np.diff(session, prepend=-1))
-        rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
-        top = rank < SESSION_BEST
-        best = np.bincount(session[top], above[order[top]], len(starts)) / SESSION_BEST
-        return self._of_sessions(best)
+        sums, _ = _best_of_groups(self.sessions[self.turns], above[self.turns], len(self.turns))
+        return self._of_sessions(sums / SESSION_BEST)
 
     def sessions_words(self, has: Words, weights: Sequence[float]) -> Scores:
         """The weight of all words of the question that the messages of a candidate's session have together."""

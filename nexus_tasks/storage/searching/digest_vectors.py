@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.engine import Transaction
@@ -20,16 +21,20 @@ def read_digest_vectors(tx: Transaction, scope: Scope, model: str, session_ids: 
     A session is left out when it has no digest, when its digest was not valid at the filter's ``as_of``, or when the
     digest has no vector of the model.
     """
-    rows = tx.execute(
-        text(_VECTORS.format(visible=scope.visible)),
-        {**scope.values, "model": model, "session_ids": list(session_ids)},
-    )
-    return {session: np.frombuffer(vector, ">f4", offset=_HEADER_BYTES) for session, vector in rows}
+    values = {**scope.values, "model": model, "session_ids": list(session_ids)}
+    rows = tx.execute(_statement(scope.visible), values)
+    return {session: np.frombuffer(vector, ">f2", offset=_HEADER_BYTES) for session, vector in rows}
 
 
+@lru_cache(maxsize=64)
+def _statement(visible: str) -> TextClause:
+    return text(_VECTORS.format(visible=visible))
+
+
+# Half floats, because the driver gets their bytes as hexadecimal digits, and a likeness needs no more.
 # The newest digest is read in the order of the unique index, because a long session may have had a thousand digests.
 _VECTORS = """
-    SELECT asked.session_id, vector_send(e.vector)
+    SELECT asked.session_id, halfvec_send(CAST(e.vector AS halfvec))
     FROM unnest(CAST(:session_ids AS bigint[])) AS asked (session_id)
     CROSS JOIN LATERAL (
         SELECT memory_id FROM session_digests
