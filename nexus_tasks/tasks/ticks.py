@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -193,12 +193,14 @@ def _bear_clock_that_goes_back(sender: Any, **_: Any) -> None:
     def tick(*args: Any, **options: Any) -> Any:
         nonlocal latest
         now = sender.app.now()
-        if latest is None or now < latest:
+        # In UTC: Python compares two times of one time zone by what its clocks show, and these go back in autumn.
+        moment = now.astimezone(UTC)
+        if latest is None or moment < latest:
             for entry in scheduler.schedule.values():
-                if entry.task.startswith(OURS) and maybe_make_aware(entry.last_run_at) > now:
+                if entry.task.startswith(OURS) and maybe_make_aware(entry.last_run_at).astimezone(UTC) > moment:
                     entry.last_run_at = now
             scheduler._heap = None  # it has the times at which the entries would be due; Celery makes it anew
-        latest = now
+        latest = moment
         return plain(*args, **options)
 
     scheduler.tick = tick

@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import schedules
 from celery.beat import PersistentScheduler, Service
+from celery.schedules import crontab
 from celery.signals import beat_init
 
 import nexus_tasks.celery  # noqa: F401 - beat imports it too
@@ -88,6 +91,39 @@ def test_ticks_come_although_the_clock_of_beat_goes_back(
     scheduler.close()
     clock[0] -= timedelta(days=400)
     assert ticks(beat(), 70)["prune"] >= 1
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Europe/London", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("month", [3, 4, 10, 11])
+def test_no_tick_comes_again_and_again_while_clocks_are_put_back(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, zone: str, month: int
+) -> None:
+    """An application in a time zone with daylight saving time gives our ticks crontabs. A month passes."""
+    clock, sent = [datetime(2026, month, 1, 0, 7, tzinfo=UTC)], list[tuple[str, datetime]]()
+    application = here.deployment.app
+    application.conf.timezone = zone
+    vars(application).pop("timezone", None)  # Celery remembers the zone at its first use
+    beats_own = SimpleNamespace(_get_current_object=lambda: application)  # beat's process has no other application
+    monkeypatch.setattr(schedules, "current_app", beats_own)
+    application.conf.beat_schedule = {
+        "prune": {"task": "nexus_tasks.prune", "schedule": crontab(hour="*", minute="0,20,40")},
+        "dream_due": {"task": "nexus_tasks.dream_due", "schedule": crontab(hour=1, minute=30)},
+        "keep_search_fast": {"task": "nexus_tasks.keep_search_fast", "schedule": 1_200.0},
+    }
+    monkeypatch.setattr(type(application), "now", lambda app: clock[0].astimezone(app.timezone))
+    monkeypatch.setattr(PersistentScheduler, "apply_async", lambda _s, entry, **_: sent.append((entry.name, clock[0])))
+    service = Service(application, schedule_filename=str(tmp_path / "schedule"))
+    beat_init.send(sender=service)
+    for _ in range(32 * 24 * 12):
+        for _ in range(10):
+            if service.scheduler.tick() > 0:
+                break
+        clock[0] += timedelta(minutes=5)
+    found = Counter(name for name, _ in sent)
+    assert 32 * 24 * 3 - 6 <= found["prune"] <= 32 * 24 * 3 + 1
+    assert 32 <= found["dream_due"] <= 33 + 1  # the first one comes when beat starts
+    assert 32 * 24 * 3 - 6 <= found["keep_search_fast"] <= 32 * 24 * 3 + 1
+    assert max(Counter(sent).values()) == 1
 
 
 @pytest.mark.parametrize("damage", [lambda _text: b"", lambda text: text[:20], lambda text: bytes(len(text))])
