@@ -131,6 +131,7 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
     clock = deployment.local(_Clock)
     if time.monotonic() - clock.looked_at < LOOK_EVERY and writing not in clock.locked:
         return
+    clock.looked_at = time.monotonic()  # before the look: a call that another thread buffers during it is not forgotten
     try:
         # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails
         # when they cannot be stored. Workers store those.
@@ -142,7 +143,9 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         clock.locked = locked | (frozenset() if allowed is None else clock.locked.difference(allowed))
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
-    clock.looked_at = time.monotonic()
+    except BaseException:
+        clock.looked_at = float("-inf")
+        raise
     if writing in clock.locked:
         raise Transient(f"Another command, such as an import, keeps the namespace {writing} locked.")
 

@@ -227,6 +227,25 @@ def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer
     assert buffer.pending()
 
 
+def test_what_a_thread_buffers_while_another_one_stores_is_stored_by_the_next_call(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the session's next message would be stored before it, and it would wait for a worker."""
+    store = buffer_flush.store_buffer
+
+    def stored_while_another_call_is_buffered(deployment: Deployment, **options: Any) -> Any:
+        report = store(deployment, **options)
+        monkeypatch.setattr(buffer_flush, "store_buffer", store)
+        buffer_flush.keep(deployment, "acme", "chat", turns("meanwhile"), None, observe=None, end=False)
+        return report
+
+    buffer.append("acme", "chat", "before")
+    monkeypatch.setattr(buffer_flush, "store_buffer", stored_while_another_call_is_buffered)
+    Nexus().ingest("acme", "other", turns("one"))
+    Nexus().ingest("acme", "chat", turns("afterwards"))
+    assert said(here) == ["before", "one", "meanwhile", "afterwards"]
+
+
 def test_a_namespace_that_an_import_keeps_locked_holds_up_no_other(here: Sandbox, buffer: SessionBuffer) -> None:
     client = Nexus()
     client.create_namespace("other")
