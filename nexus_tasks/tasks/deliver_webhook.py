@@ -41,6 +41,9 @@ from nexus_tasks.types import JobOutcome, iso
 # A call that has lasted for so many seconds is slow. When the calls are slow and no place is free, a delivery waits for
 # so many seconds without a thread. Both chosen by hand, not measured.
 SLOW, NO_PLACE = 1.0, 5.0
+# So many seconds the last place is kept for a namespace that was refused. It comes back after NO_PLACE and a sweep or
+# two. A call longer ago than LONG_AGO does not count. Chosen by hand.
+KEPT, LONG_AGO = 3 * NO_PLACE, 60.0
 
 
 class DeliverWebhook(Arguments):
@@ -71,41 +74,61 @@ def _mark(tx: Transaction, namespace_id: int, arguments: Mapping[str, Any], *, d
 def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome:
     """Tell a webhook of an event."""
     threads = work.deployment.threads
-    with work.deployment.local(_Places).one(max(threads - max(threads // 4, 1), 1) if threads else None):
+    most = max(threads - max(threads // 4, 1), 1) if threads else None
+    with work.deployment.local(_Places).one(most, arguments.namespace):
         return _deliver(work, arguments)
 
 
 class _Places:
-    """The calls of webhooks that this process makes at a time."""
+    """The calls of webhooks that this process makes at a time.
+
+    The last free place is for a namespace that was refused and has had no place since. Otherwise the next deliveries of
+    slow webhooks, which are asked for when a call ends, would take each free place before another namespace comes back.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._began = dict[object, float]()  # the moment at which each call began
         self._last = 0.0  # seconds that the last call took which has ended
+        self._served = dict[str, float]()  # namespace → the moment of its last call
+        self._refused = dict[str, float]()  # namespace without a call since it was last refused → that moment
 
     @contextmanager
-    def one(self, most: int | None) -> Iterator[None]:
+    def one(self, most: int | None, namespace: str) -> Iterator[None]:
         """Take a place for the block.
 
         Args:
             most: the number of places; ``None``: any number.
+            namespace: whose webhook is called.
 
         Raises:
-            Wait: all places are taken by slow calls. While the calls are quick, the next place is waited for.
+            Wait: all places are taken by slow calls, or the last one is kept for another namespace. While the calls are
+                quick, the next place is waited for.
         """
         call = object()
         with self._changed:
             if most is not None:
                 self._changed.wait_for(lambda: len(self._began) < most or self._are_slow(), SLOW)
-                if len(self._began) >= most:
+                if len(self._began) + self._others_first(namespace) >= most:
+                    self._refused[namespace] = time.monotonic()
                     raise Wait("webhooks", NO_PLACE, f"{len(self._began)} webhooks of this worker have not answered")
-            self._began[call] = time.monotonic()
+            self._refused.pop(namespace, None)
+            self._began[call] = self._served[namespace] = time.monotonic()
         try:
             yield
         finally:
             with self._changed:
                 self._last = time.monotonic() - self._began.pop(call)
                 self._changed.notify_all()
+
+    def _others_first(self, namespace: str) -> bool:
+        """Whether a namespace waits that had its last call before this one."""
+        now = time.monotonic()
+        # A namespace that does not come back has been served by another worker.
+        self._refused = {name: at for name, at in self._refused.items() if now - at < KEPT}
+        self._served = {name: at for name, at in self._served.items() if now - at < LONG_AGO}
+        own = self._served.get(namespace, 0.0)
+        return any(self._served.get(name, 0.0) < own for name in self._refused)
 
     def _are_slow(self) -> bool:
         now = time.monotonic()

@@ -302,6 +302,47 @@ def test_a_receiver_of_many_namespaces_that_hangs_leaves_threads_to_other_jobs(p
             server.shutdown()
 
 
+def test_slow_webhooks_of_others_do_not_keep_a_webhook_waiting(private: Sandbox, receiver: Receiver) -> None:
+    """Before, the next deliveries of the slow webhooks took each free place, and it waited until all were sent."""
+    answer = threading.Event()
+    calls = list[str]()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            calls.append(self.headers["Nexus-Delivery"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer.wait(3)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            nexus = Nexus(private.deployment)
+            for number in range(4):
+                nexus.create_namespace(f"slow-{number}")
+                for _ in range(2):
+                    url = f"http://127.0.0.1:{server.server_port}/"
+                    nexus.create_webhook(f"slow-{number}", url, events=["dream.finished"])
+            with private.deployment.database.transaction() as tx:
+                for number in range(4):
+                    for dream in range(30):
+                        webhooks.tell(tx, 1 + number, "dream.finished", {"dream": dream})
+            private.worker()
+            eventually(lambda: len(calls) >= 6, within=60)
+            hooked(private, receiver, "dream.finished")
+            with private.deployment.database.transaction() as tx:
+                webhooks.tell(tx, 5, "dream.finished", {})
+            eventually(lambda: receiver.told, within=30)
+            assert len(calls) < 120  # the slow ones go on
+        finally:
+            answer.set()
+            server.shutdown()
+
+
 def test_a_namespace_with_few_runs_leaves_most_of_them_to_others(private: Sandbox, receiver: Receiver) -> None:
     nexus = Nexus(private.deployment)
     nexus.create_namespace(NAMESPACE, concurrency=8)
