@@ -396,6 +396,10 @@ def test_mcp_answers_413_and_431_and_goes_on() -> None:
         connection = half_sent(port, b"GET /mcp HTTP/1.1\r\nX: " + b"x" * (limits.HTTP_HEADER_BYTES + 1_000))
         with connection:
             assert b"431" in answer(connection)
+        long = b"x" * (limits.HTTP_HEADER_BYTES + 1_000)
+        for whole in (b"GET /mcp HTTP/1.1\r\nHost: h\r\nX: " + long, b"GET /mcp?" + long + b" HTTP/1.1\r\nHost: h"):
+            with half_sent(port, whole + b"\r\n\r\n") as connection:
+                assert b"431" in answer(connection)
         assert post(port, PING).status_code == 200
 
 

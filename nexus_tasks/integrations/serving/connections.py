@@ -32,8 +32,11 @@ _SMALL = 64  # bytes; reading a chunk takes 13 µs, however short it is
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
 
 
-class _FewSmallChunks(h11.Connection):
-    """A connection that refuses a body of thousands of tiny chunks, which would hold the event loop for seconds."""
+class _Bounded(h11.Connection):
+    """A connection that refuses long headers, and a body of thousands of tiny chunks.
+
+    Such a body would hold the event loop for seconds. h11 itself refuses only headers that have not come whole.
+    """
 
     small = 0  # chunks of the body
 
@@ -41,11 +44,16 @@ class _FewSmallChunks(h11.Connection):
         """The next part of a request.
 
         Raises:
-            RemoteProtocolError: the body has too many small chunks, or the client does not speak HTTP.
+            RemoteProtocolError: the headers are too long, the body has too many small chunks, or the client does not
+                speak HTTP.
         """
         event = super().next_event()
         if isinstance(event, h11.Request):
             self.small = 0
+            if len(event.target) + sum(len(name) + len(value) for name, value in event.headers) > (
+                limits.HTTP_HEADER_BYTES
+            ):
+                raise h11.RemoteProtocolError("the headers are too long", error_status_hint=431)
         elif isinstance(event, h11.Data) and len(event.data) < _SMALL:
             self.small += 1
             if self.small > limits.HTTP_SMALL_CHUNKS:
@@ -63,7 +71,7 @@ class LimitedConnection(H11Protocol):
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         self.app = InParts(OneLength(NoBodyUnasked(self.app)), self._cut_off)
-        self.conn = _FewSmallChunks(h11.SERVER, limits.HTTP_HEADER_BYTES)
+        self.conn = _Bounded(h11.SERVER, limits.HTTP_HEADER_BYTES)
 
     def connection_made(self, transport: Any) -> None:
         """Expect a request within the time limit. When too many connections are open, close one.
