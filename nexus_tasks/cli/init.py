@@ -70,7 +70,7 @@ def init(
         if not dry_run:
             setup.undo(steps)
     else:
-        steps = setup.plan(_pieces(namespace, agent, model, ask=not (yes or json)))
+        steps = setup.plan(_pieces(namespace, agent, model, ask=not (yes or (json and dry_run)), json=json))
         if not dry_run:
             setup.write(steps)
     if json:
@@ -85,12 +85,15 @@ def init(
     _explain(steps, undo=undo, dry_run=dry_run)
 
 
-def _pieces(namespace: str | None, agents: Sequence[str] | None, model: Model | None, *, ask: bool) -> list[Piece]:
+def _pieces(
+    namespace: str | None, agents: Sequence[str] | None, model: Model | None, *, ask: bool, json: bool
+) -> list[Piece]:
     from nexus_tasks.integrations.setup.agents import found, pieces
     from nexus_tasks.types import check_namespace
 
-    if ask and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigurationError("There is no terminal to ask on.", remedy="Add --yes, and the flags of `--help`.")
+    if ask and (json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        why = "--json leaves no room for questions." if json else "There is no terminal to ask on."
+        raise ConfigurationError(why, remedy="Add --yes, and the flags of `--help`.")
     here = _agents(agents or found() or ["claude-code"])
     key = os.environ.get(_KEY, "").strip()
     if namespace is None:

@@ -94,6 +94,12 @@ def test_a_number_is_no_time(here: Sandbox) -> None:
         ok(client.get("/v1/spend", params={**space, "until": "2026-03-01T12:00:00Z"}))
 
 
+def test_no_cache_keeps_an_answer(here: Sandbox) -> None:
+    with api(here) as client:
+        for path in ("/v1/status", "/v1/namespace?namespace=nobody"):
+            assert client.get(path).headers["Cache-Control"] == "no-store"
+
+
 def test_no_token_no_answer_but_health(here: Sandbox) -> None:
     with api(here, token="") as client:
         for path in ("/v1/status", "/v1", "/v1/nothing"):

@@ -245,7 +245,11 @@ def test_a_dry_run_shows_the_changes_without_the_key_and_writes_nothing(
 
 
 def test_without_a_terminal_it_asks_for_yes(user: Path) -> None:
-    assert isinstance(CliRunner().invoke(app, ["init"]).exception, ConfigurationError)
+    before = contents(user)
+    for options in ((), ("--json",)):
+        assert isinstance(CliRunner().invoke(app, ["init", *options]).exception, ConfigurationError)
+    assert CliRunner().invoke(app, ["init", "--json", "--dry-run", "--agent", "codex"]).exit_code == 0
+    assert contents(user) == before
     assert not (user / "data").exists()
 
 

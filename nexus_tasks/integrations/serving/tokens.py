@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from anyio import CapacityLimiter, to_thread
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nexus_tasks import limits
 from nexus_tasks.errors import ConfigurationError, NexusError, Throttled
@@ -35,6 +35,8 @@ class TokenRequired:
 
     Each check is a statement in Postgres. At most ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may wait
     for theirs; further ones get 429. Tokens that were valid before do not wait for others, which strangers may invent.
+
+    No cache keeps an answer, not even that of a web browser: it would outlast the erasure of what it tells.
 
     Args:
         app: the application behind this one.
@@ -105,10 +107,16 @@ class TokenRequired:
             )
             await refusal(scope, receive, send)
             return
+
+        async def unkept(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Cache-Control", "no-store")
+            await send(message)
+
         entered = current.set(access)
         try:
             with acting(access.actor or OPERATOR):
-                await self.app(scope, receive, send)
+                await self.app(scope, receive, unkept)
         finally:
             current.reset(entered)
 
