@@ -38,7 +38,8 @@ def forget(
 
 def _print_receipt(receipt: ForgetReceipt) -> None:
     rows = receipt.deleted
-    print(f"{len(receipt.ids)} memories erased, {sum(rows.values())} rows in all:")
+    one = len(receipt.ids) == 1
+    print(f"{len(receipt.ids)} {'memory' if one else 'memories'} erased, {sum(rows.values())} rows in all:")
     for table, count in rows.items():
         print(f"  {table:<20} {count:>8,}")
     if receipt.requeued:
