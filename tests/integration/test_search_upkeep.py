@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from sqlalchemy import event, text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage.searching import query_stats, upkeep
+from nexus_tasks.storage.searching import candidates, few_memories, near_memories, query_stats, upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
 from nexus_tasks.storage.searching.query_stats import QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
@@ -127,6 +129,64 @@ def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
         assert counted("tea") == {"tea": 5}
     finally:
         query_stats._statement.cache_clear()
+
+
+# Words with one key, because the key is a hash whose seed is the id of a namespace. They were computed for the ids.
+SAME_KEY = ("zanzibar", "hsdpdvr8тbr")  # both in the namespace 1
+SAME_KEY_IN_TWO = ("marathon", "6atht70iikw3")  # the first in the namespace 1, the second in the namespace 2
+
+
+@pytest.fixture
+def most_counted_10(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A word in more than 10 memories is common."""
+    for module in (query_stats, upkeep, candidates, few_memories, near_memories):
+        monkeypatch.setattr(module, "MOST_COUNTED", 10)
+    caches = (query_stats._statement, candidates._statement)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def two_namespaces(here: Sandbox) -> None:
+    """The namespaces 1 and 2, for which the words above have the same keys."""
+    say("I ran a marathon.", *(f"{number} cups of tea" for number in range(20)), observers=[])
+    say(*(f"{SAME_KEY_IN_TWO[1]} {number}" for number in range(20)), namespace="other", observers=[])
+    assert here.sql("SELECT id, name FROM namespaces ORDER BY id") == [(1, NAMESPACE), (2, "other")]
+    keys = "SELECT hashtextextended(:a, 1) = hashtextextended(:b, :seed)"
+    for (first, second), seed in ((SAME_KEY, 1), (SAME_KEY_IN_TWO, 2)):
+        assert here.sql(keys, a=first, b=second, seed=seed) == [(True,)]
+
+
+@pytest.mark.usefixtures("most_counted_10")
+def test_a_word_of_another_namespace_with_the_same_key_hides_nothing(here: Sandbox) -> None:
+    two_namespaces(here)
+    assert counted("marathon") == {"marathon": 1}
+    [best, *_] = Nexus().search(NAMESPACE, "marathon")
+    assert best.content == "I ran a marathon."
+    assert best.why["words"] > 0
+
+
+@pytest.mark.usefixtures("most_counted_10")
+def test_words_with_the_same_key_do_not_end_the_upkeep(here: Sandbox) -> None:
+    two_namespaces(here)
+    say(*(f"marathon {' '.join(SAME_KEY)} {number}" for number in range(20)), observers=[], session="s2")
+    assert upkeep.run(default_deployment().database).counted == 2
+    assert counted("marathon", *SAME_KEY) == {"marathon": 21, "zanzibar": 20, SAME_KEY[1]: 20}
+
+
+def test_each_look_up_of_a_word_names_the_namespace_or_the_memories() -> None:
+    """Else words of another namespace with the same key would count."""
+    folder = Path(query_stats.__file__).parent
+    looked_up = [
+        found[0]
+        for path in folder.glob("*.py")
+        for found in re.finditer(r"(?:FROM|JOIN) (?:postings|common_words)\b(?:(?!FROM|JOIN)[^;])*", path.read_text())
+        if "key =" in found[0]
+    ]
+    assert len(looked_up) >= 9
+    assert [one for one in looked_up if not re.search(r"namespace_id = |memory_id = |_AMONG", one)] == []
 
 
 def test_words_are_scored_by_bm25(here: Sandbox) -> None:

@@ -264,7 +264,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, nearest: int, 
             FROM {_FINDING}
             CROSS JOIN LATERAL (
                 SELECT memory_id, frequency, length FROM postings
-                WHERE key = asked.key ORDER BY memory_id DESC LIMIT {MOST_COUNTED}
+                WHERE key = asked.key AND namespace_id = :namespace_id ORDER BY memory_id DESC LIMIT {MOST_COUNTED}
             ) AS p
             GROUP BY p.memory_id
         ),

@@ -65,7 +65,7 @@ def read_few(tx: Transaction, scope: Scope, model: str, texts: Sequence[str], ve
         of_text[np.searchsorted(ids, memories)] = np.array(similar, np.float64)  # NaN for ``None``
     words = read_words(tx, namespace_id, texts)
     asked = sorted({key for of_text in words for key in of_text})
-    postings = tx.execute(_POSTINGS, {"keys": asked, "ids": ids.tolist()})
+    postings = tx.execute(_POSTINGS, {"namespace_id": namespace_id, "keys": asked, "ids": ids.tolist()})
     # SQLAlchemy's own rows would take longer than the statement.
     rows = np.array(cast(Any, postings).cursor.fetchall(), np.int64).reshape(-1, 4)
     keys, memory_ids, frequencies, lengths = rows[np.argsort(rows[:, 0], kind="stable")].T
@@ -121,7 +121,7 @@ _POSTINGS = text(
     FROM unnest(CAST(:keys AS bigint[])) AS asked (key)
     CROSS JOIN LATERAL (
         SELECT memory_id, frequency, length FROM postings
-        WHERE key = asked.key ORDER BY memory_id DESC LIMIT {MOST_COUNTED}
+        WHERE key = asked.key AND namespace_id = :namespace_id ORDER BY memory_id DESC LIMIT {MOST_COUNTED}
     ) AS p
     JOIN unnest(CAST(:ids AS bigint[])) AS few (id) ON few.id = p.memory_id
     """

@@ -116,10 +116,13 @@ _TOTALS = text(
            (
                SELECT array_agg(ARRAY[asked.key, coalesce(common.memories, live.memories)])
                FROM unnest(CAST(:keys AS bigint[])) AS asked (key)
-               LEFT JOIN common_words AS common ON common.key = asked.key
+               LEFT JOIN common_words AS common
+                   ON common.key = asked.key AND common.namespace_id = :namespace_id
                CROSS JOIN LATERAL (
                    SELECT count(*) AS memories FROM (
-                       SELECT FROM postings WHERE key = asked.key AND common.key IS NULL LIMIT {MOST_COUNTED + 1}
+                       SELECT FROM postings
+                       WHERE key = asked.key AND namespace_id = :namespace_id AND common.key IS NULL
+                       LIMIT {MOST_COUNTED + 1}
                    ) AS few
                ) AS live
            )

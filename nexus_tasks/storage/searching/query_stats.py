@@ -142,10 +142,15 @@ def _statement(members: str | None) -> TextClause:
                 FROM unnest(search_terms(:question, (SELECT language FROM spoken)))
                 ORDER BY place LIMIT {MOST_WORDS}
             ) AS word
-            LEFT JOIN common_words AS common ON common.key = word.key
+            LEFT JOIN common_words AS common
+                   ON common.key = word.key AND common.namespace_id = :namespace_id
             CROSS JOIN LATERAL (
                 SELECT count(*) AS memories
-                FROM (SELECT FROM postings WHERE key = word.key AND common.key IS NULL LIMIT {MOST_COUNTED + 1}) AS few
+                FROM (
+                    SELECT FROM postings
+                    WHERE key = word.key AND namespace_id = :namespace_id AND common.key IS NULL
+                    LIMIT {MOST_COUNTED + 1}
+                ) AS few
             ) AS live
         ) AS asked
         """

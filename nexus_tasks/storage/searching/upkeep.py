@@ -184,15 +184,22 @@ def _grown(connection: Connection) -> list[tuple[int, int]]:
 
 
 def _count_words(database: Database, namespace_id: int, memories: int) -> None:
+    """Count the common words of a namespace anew.
+
+    Two words may have one key, because the key is a hash: words of this namespace, or of this and of another. Whoever
+    knows the hash can also make up such words. They must not end the upkeep of all namespaces. A word whose key another
+    namespace has counts as in 5,001 memories.
+    """
     with database.transaction() as tx:
         tx.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
         tx.execute(
             text(
                 f"""
                 INSERT INTO common_words (key, namespace_id, memories, total)
-                SELECT hashtextextended(word, :id), :id, ndoc, :total
+                SELECT hashtextextended(word, :id), :id, max(ndoc), :total
                 FROM ts_stat('SELECT tsv FROM memories WHERE namespace_id = {int(namespace_id)}')
-                WHERE ndoc > :most
+                WHERE ndoc > :most GROUP BY 1
+                ON CONFLICT DO NOTHING
                 """
             ),
             {"id": namespace_id, "total": memories, "most": MOST_COUNTED},
