@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from nexus_tasks.errors import (
     ConfigurationError,
     InvalidInput,
+    Misconfigured,
     SchemaOutdated,
     StorageMisconfigured,
     StorageUnavailable,
@@ -131,6 +132,11 @@ def _translate(error: DBAPIError) -> Exception:
         if isinstance(passing, StorageUnavailable):
             passing.outage = state not in _TOOK_TOO_LONG
         return passing
+    if state == "22000" and "dimensions" in str(error.orig):  # pgvector compared two vectors, or indexed one
+        return Misconfigured(
+            f"The embedder's model was replaced under its name: {_first_line(error)}.",
+            remedy="Name the new model otherwise in NEXUS_EMBEDDER_MODEL, then run `nexus db reembed`.",
+        )
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

@@ -18,6 +18,8 @@ from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.embeddings.minilm import MiniLMEmbedder
 from nexus_tasks.errors import ConfigurationError, Misconfigured, Permanent, Transient
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.storage import embeddings
+from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import ticks
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, time_passes, waiting, work
@@ -312,3 +314,40 @@ def test_minilm_in_32_bits_finds_by_meaning() -> None:
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     assert int(np.argmax(vectors[:3] @ vectors[3])) == 0
+
+
+class Replaced(Flaky):
+    """Another model under the same name, whose vectors have other lengths."""
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        return super().embed(texts)[:, :16]
+
+
+def test_a_model_that_was_replaced_under_its_name_is_named(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Flaky("alias"))
+    say(*TALK)
+    say(*TALK, namespace="other")
+    work()
+    use(monkeypatch, Replaced("alias"))
+    nexus_client = Nexus()
+    for read in (
+        lambda: nexus_client.search(NAMESPACE, "green tea"),
+        lambda: nexus_client.context(NAMESPACE, query="green tea"),
+        lambda: nexus_client.ask(NAMESPACE, "Who drinks green tea?"),
+    ):
+        with pytest.raises(Misconfigured, match="replaced under its name") as caught:
+            read()
+        assert "NEXUS_EMBEDDER_MODEL" in caught.value.remedy
+    # Vectors of two lengths in one namespace stop no upkeep of another one.
+    say("I drink coffee too.", session="s2")
+    work()
+    monkeypatch.setattr(upkeep, "MOST_UNINDEXED", 2)
+    assert len(upkeep.run(default_deployment().database).indexed) == 1
+    use(monkeypatch, Replaced("another name"))
+    assert Nexus().search(NAMESPACE, "green tea")
+    with default_deployment().database.transaction() as tx:
+        assert embeddings.record_all_gaps(tx, "another name") == [NAMESPACE, "other"]
+    reconcile()
+    work()
+    assert lacking(here, "another name") == 0
+    assert Nexus().search(NAMESPACE, "green tea")[0].why["vector"]

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DataError
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import statistics
@@ -231,9 +232,17 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
         # Parallel workers need shared memory. Containers have little shared memory, so no parallel workers are used.
         connection.execute(text("SET max_parallel_maintenance_workers = 0"))
         connection.execute(text(f"SET maintenance_work_mem = '{BUILD_MEMORY}'"))
-    for name in made:
-        connection.execute(text(f"CREATE INDEX CONCURRENTLY {name} ON embeddings {wanted[name]}"))
-    return made, dropped
+    return [name for name in made if _build(connection, name, wanted[name])], dropped
+
+
+def _build(connection: Connection, name: str, definition: str) -> bool:
+    """Build a vector index. Vectors of two lengths have no index, but the other namespaces still get theirs."""
+    try:
+        connection.execute(text(f"CREATE INDEX CONCURRENTLY {name} ON embeddings {definition}"))
+    except DataError as error:
+        log.warning("The vector index %s cannot be built: %s", name, str(error.orig).partition("\n")[0])
+        return False
+    return True
 
 
 def _large(connection: Connection, most: int) -> dict[str, str]:
