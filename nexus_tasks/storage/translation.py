@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from nexus_tasks.errors import (
@@ -124,7 +124,9 @@ def _translate(error: DBAPIError) -> Exception:
         return InvalidInput(f"A text is larger than Postgres takes: {_first_line(error)}.")
     if is_refusal(str(error.orig), state):
         return StorageMisconfigured(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
-    if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
+    # psycopg gives no SQLSTATE for an answer that it does not understand, such as two errors of a pooler in one answer.
+    garbled = isinstance(error, InternalError) and not state
+    if error.connection_invalidated or garbled or isinstance(error, OperationalError) or state.startswith(_PASSING):
         # Class 40 (such as a deadlock) and 55P03 (a lock held for too long): the server works, but another transaction
         # was in the way.
         kind = Transient if state.startswith(("40", "55P03")) else StorageUnavailable
