@@ -27,6 +27,7 @@ from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.erasure import context, targets, vacuum
 from nexus_tasks.storage.erasure.vacuum import WORDLESS, rewrite_tables
 from nexus_tasks.storage.models import Base, SessionRow
+from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
 from tests import commandline
@@ -941,6 +942,48 @@ def test_a_table_that_an_older_transaction_keeps_rows_of_is_not_said_to_be_rewri
     monkeypatch.undo()
     eventually(lambda: rewrite_tables(database, files=True) == [])
     assert not in_the_file()
+
+
+def test_vector_indexes_are_not_built_while_nobody_can_read(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """81,000 vectors took 14 s: longer than a read waits for the table when others use the processors too."""
+
+    def indexes() -> list[tuple[Any, ...]]:
+        return here.sql(
+            "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid"
+            " WHERE c.relname LIKE 'ix\\_vectors\\_%' AND indisvalid"
+        )
+
+    seen = list[tuple[str, int]]()
+
+    def renew(database: Database, table: str, *, files: bool) -> None:
+        seen.append((table, len(indexes())))
+        plain(database, table, files=files)
+
+    plain = vacuum._renew
+    monkeypatch.setattr(vacuum, "_renew", renew)
+    monkeypatch.setattr(upkeep, "MOST_UNINDEXED", 2)
+    database = here.deployment.database
+    say(*TALK)
+    work()
+    assert len(upkeep.run(database).indexed) == 1
+    [(before, definition)] = indexes()
+    assert rewrite_tables(database, files=True) == []
+    assert ("embeddings", 0) in seen
+    [(after, again)] = indexes()
+    assert after != before
+    assert again == definition
+    # Another process builds indexes now.
+    with database.dedicated_connection() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": upkeep._LOCK})
+        rewrite_tables(database, files=True)
+    assert indexes() == [(after, definition)]
+    # A transaction uses the index for longer than an erasure waits.
+    monkeypatch.setattr(upkeep, "IN_USE_SECONDS", 0.2)
+    with here.another() as other, other.database.transaction() as tx, upkeep.without_vector_indexes(database):
+        assert indexes() == []
+        tx.execute(text("UPDATE embeddings SET model = model WHERE false"))
+    assert upkeep.run(database).indexed
+    assert len(indexes()) == 1
 
 
 @pytest.mark.usefixtures("here")

@@ -6,12 +6,14 @@ Without ``VACUUM FULL``, the bytes of a deleted row stay in the files until Post
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 from sqlalchemy import Connection, text
 
 from nexus_tasks.errors import StorageUnavailable, Transient
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.searching import upkeep
 
 # While VACUUM FULL waits for the transactions that use a table, all later ones wait behind it. So each wait is short,
 # and others go on between two waits.
@@ -58,8 +60,14 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
         because other transactions used them for more than 10 s; and all whose files were not rewritten, because an
         older transaction was open, such as a long export. Postgres keeps the rows that such a transaction may see.
     """
-    busy = []
     is_seen = files and not _older_have_ended(database)
+    with upkeep.without_vector_indexes(database) if files and not is_seen else nullcontext():
+        return _rewrite(database, files=files, is_seen=is_seen)
+
+
+def _rewrite(database: Database, *, files: bool, is_seen: bool) -> list[str]:
+    """As :func:`rewrite_tables`, when ``is_seen`` says whether an older transaction may still see deleted rows."""
+    busy = []
     # The table pg_statistic contains the statistics of all tables. ANALYZE of any table replaces rows of pg_statistic,
     # and the replaced rows stay in the file of pg_statistic. Therefore pg_statistic is rewritten last.
     for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):

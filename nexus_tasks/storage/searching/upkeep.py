@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import statistics
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 # An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
 BUILD_MEMORY = "512MB"
 AT_ONCE = 500  # memories whose words are made anew in one transaction, which takes about 0.5 s
+IN_USE_SECONDS = 10.0  # the longest wait of an erasure for transactions that use a vector index
 MOST_SECONDS = 30.0  # for words in one run, so that the other work of upkeep is not late
 _LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the lock of `schema.py` is "nexus"
 
@@ -72,6 +75,38 @@ def run(database: Database) -> Upkeep:
             )
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+
+
+@contextmanager
+def without_vector_indexes(database: Database) -> Iterator[None]:
+    """Run the block without the vector indexes, and build them again behind it, while others read and write.
+
+    A statement that rewrites the table of vectors builds its indexes too, and nobody can read or write meanwhile: with
+    81,000 vectors for 14 s, and for 2 s without the index. While another process does the upkeep, the indexes stay.
+    When one cannot be dropped or built, because transactions are open for too long, the next upkeep builds it.
+    """
+    with database.dedicated_connection() as connection:
+        if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
+            yield
+            return
+        try:
+            connection.execute(text(f"SET lock_timeout = {int(1_000 * IN_USE_SECONDS)}"))
+            with _logged():
+                for name in _vector_indexes(connection):
+                    connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
+            yield
+            with _logged():
+                _index_vectors(connection)
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        log.warning("The vector indexes wait for the next upkeep: %s", str(error.orig).partition("\n")[0])
 
 
 def _make_words_anew(database: Database) -> int:
@@ -213,13 +248,7 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     Returns:
         The names of the built indexes, and the names of the dropped indexes.
     """
-    rows = connection.execute(
-        text(
-            "SELECT c.relname, i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
-            " WHERE i.indrelid = 'embeddings'::regclass AND c.relname LIKE 'ix\\_vectors\\_%'"
-        )
-    )
-    there = {str(name): bool(valid) for name, valid in rows}
+    there = _vector_indexes(connection)
     wanted = _large(connection, MOST_UNINDEXED)
     # An index is dropped only when the number of vectors falls to half of the number at which an index is built. Small
     # changes of the number therefore do not build and drop the index again and again.
@@ -233,6 +262,17 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
         connection.execute(text("SET max_parallel_maintenance_workers = 0"))
         connection.execute(text(f"SET maintenance_work_mem = '{BUILD_MEMORY}'"))
     return [name for name in made if _build(connection, name, wanted[name])], dropped
+
+
+def _vector_indexes(connection: Connection) -> dict[str, bool]:
+    """The vector indexes that there are: name → whether the index is finished."""
+    rows = connection.execute(
+        text(
+            "SELECT c.relname, i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
+            " WHERE i.indrelid = 'embeddings'::regclass AND c.relname LIKE 'ix\\_vectors\\_%'"
+        )
+    )
+    return {str(name): bool(valid) for name, valid in rows}
 
 
 def _build(connection: Connection, name: str, definition: str) -> bool:
