@@ -82,8 +82,9 @@ def deliver_webhook(work: NamespaceRun, arguments: DeliverWebhook) -> JobOutcome
 class _Places:
     """The calls of webhooks that this process makes at a time.
 
-    The last free place is for a namespace that was refused and has had no place since. Otherwise the next deliveries of
-    slow webhooks, which are asked for when a call ends, would take each free place before another namespace comes back.
+    While calls are slow, the last free place is for a namespace that was refused and has had no place since. Otherwise
+    the next deliveries of slow webhooks, which are asked for when a call ends, would take each free place before
+    another namespace comes back. While calls are quick, a place that is kept would only stay empty.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class _Places:
 
         Raises:
             Wait: all places are taken by slow calls, or the last one is kept for another namespace. While the calls are
-                quick, the next place is waited for.
+                quick, the next place is waited for, and none is kept.
         """
         call = object()
         with self._changed:
@@ -122,13 +123,15 @@ class _Places:
                 self._changed.notify_all()
 
     def _others_first(self, namespace: str) -> bool:
-        """Whether a namespace waits that had its last call before this one."""
+        """Whether calls are slow, and a namespace waits that had its last call before this one."""
         now = time.monotonic()
         # A namespace that does not come back has been served by another worker.
         self._refused = {name: at for name, at in self._refused.items() if now - at < KEPT}
         self._served = {name: at for name, at in self._served.items() if now - at < LONG_AGO}
         own = self._served.get(namespace, 0.0)
-        return any(self._served.get(name, 0.0) < own for name in self._refused)
+        # Without a call now, the last one says whether calls are slow.
+        slow = self._are_slow() if self._began else self._last > SLOW
+        return slow and any(self._served.get(name, 0.0) < own for name in self._refused)
 
     def _are_slow(self) -> bool:
         now = time.monotonic()
