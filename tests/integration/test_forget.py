@@ -984,6 +984,11 @@ def test_vector_indexes_are_not_built_while_nobody_can_read(here: Sandbox, monke
         tx.execute(text("UPDATE embeddings SET model = model WHERE false"))
     assert upkeep.run(database).indexed
     assert len(indexes()) == 1
+    # Its connection breaks. All that the erasure was asked for is done, so nothing is raised.
+    with upkeep.without_vector_indexes(database):
+        held = "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database = {0}"
+        assert here.sql(held.format("(SELECT oid FROM pg_database WHERE datname = current_database())")) == [(True,)]
+    assert upkeep.run(database).indexed
 
 
 @pytest.mark.usefixtures("here")

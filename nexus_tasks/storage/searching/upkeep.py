@@ -89,16 +89,14 @@ def without_vector_indexes(database: Database) -> Iterator[None]:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             yield
             return
-        try:
-            connection.execute(text(f"SET lock_timeout = {int(1_000 * IN_USE_SECONDS)}"))
-            with _logged():
-                for name in _vector_indexes(connection):
-                    connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
-            yield
-            with _logged():
-                _index_vectors(connection)
-        finally:
-            connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+        # The lock ends with the connection, also with one that breaks meanwhile.
+        connection.execute(text(f"SET lock_timeout = {int(1_000 * IN_USE_SECONDS)}"))
+        with _logged():
+            for name in _vector_indexes(connection):
+                connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
+        yield
+        with _logged():
+            _index_vectors(connection)
 
 
 @contextmanager
