@@ -128,7 +128,7 @@ def find_candidates(
 
 def _array(numbers: Iterable[float]) -> str:
     """Write numbers in the text form of an array. The driver takes ten times as long to write a list of Python's."""
-    return f"{{{','.join(map(repr, numbers))}}}"
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 # Constants are cast to float8. Without the cast Postgres takes them for the type numeric, which is ten times slower.
