@@ -133,6 +133,14 @@ def test_the_command_narrows_as_search_does() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_memory_is_found_behind_the_best_ones_that_a_filter_leaves_out() -> None:
+    """A search sorts the best 400 by words first, and the others only when too few of these pass the filter."""
+    before = [{"content": "harbor", "author": "ann", "occurred_at": START - DAY, "id": str(n)} for n in range(420)]
+    say(*before, session="before")  # shorter, so each of them has a greater score
+    talk("harbor of the northern fishing villages with many boats")
+    assert found("harbor", since=START, levels=["raw"]) == ["harbor of the northern fishing villages with many boats"]
+
+
 def test_the_limit_is_kept_and_so_is_its_range() -> None:
     talk(*(f"Tea number {i}." for i in range(450)), observers=[])
     assert len(found("tea", limit=1_000)) == 450
