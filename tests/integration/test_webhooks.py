@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
@@ -204,143 +204,112 @@ def test_a_worker_that_is_killed_between_the_answer_and_the_commit_tells_again_w
     assert len({body for _, body in receiver.told}) == 1
 
 
+class SlowReceiver:
+    """What :func:`slow_receiver` has seen: the ids of deliveries, the calls of this moment, and the most at a time."""
+
+    def __init__(self) -> None:
+        self.url, self.answer, self.lock = "", threading.Event(), threading.Lock()
+        self.calls, self.calling, self.most = list[str](), 0, 0
+
+
+@contextmanager
+def slow_receiver(seconds: float) -> Iterator[SlowReceiver]:
+    """A server that answers after so many seconds, or once ``answer`` is set."""
+    slow = SlowReceiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            with slow.lock:
+                slow.calls.append(self.headers["Nexus-Delivery"])
+                slow.calling += 1
+                slow.most = max(slow.most, slow.calling)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            slow.answer.wait(seconds)
+            with slow.lock:
+                slow.calling -= 1
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        slow.url = f"http://127.0.0.1:{server.server_port}/"
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield slow
+        finally:
+            slow.answer.set()
+            server.shutdown()
+
+
 @pytest.mark.parametrize(("number", "bound"), [(1, webhooks.AT_A_TIME), (8, 16 // webhooks.SHARE)])
 def test_webhooks_that_answer_slowly_leave_the_runs_of_their_namespace_to_others(
     private: Sandbox, number: int, bound: int
 ) -> None:
-    calls, calling, most, answer = list[str](), 0, 0, threading.Event()
-    lock = threading.Lock()
-
-    class Slow(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nonlocal calling, most
-            with lock:
-                calls.append(self.headers["Nexus-Delivery"])
-                calling += 1
-                most = max(most, calling)
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer.wait(9)
-            with lock:
-                calling -= 1
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            nexus = Nexus(private.deployment)
-            nexus.create_namespace(NAMESPACE)
-            for _ in range(number):
-                nexus.create_webhook(NAMESPACE, f"http://127.0.0.1:{server.server_port}/", events=["dream.finished"])
-            with private.deployment.database.transaction() as tx:
-                for dream in range(200 // number):
-                    webhooks.tell(tx, 1, "dream.finished", {"dream": dream})
-            private.worker()
-            eventually(lambda: len(calls) >= bound, within=60)
-            time.sleep(1)  # further calls have time to come, and must not
-            begun = time.monotonic()
-            say("I live in Lisbon.", end=True)
-            eventually(facts, within=60)
-            assert time.monotonic() - begun < 5
-            assert most == bound
-            eventually(lambda: "sent" in states(private), within=30)  # an answer after 9 s is an answer
-            answer.set()
-            eventually(lambda: set(states(private)) == {"sent"}, within=60)
-        finally:
-            answer.set()
-            server.shutdown()
-    assert (most, len(calls), len(set(calls))) == (bound, 200, 200)
+    with slow_receiver(9) as slow:
+        nexus = Nexus(private.deployment)
+        nexus.create_namespace(NAMESPACE)
+        for _ in range(number):
+            nexus.create_webhook(NAMESPACE, slow.url, events=["dream.finished"])
+        with private.deployment.database.transaction() as tx:
+            for dream in range(200 // number):
+                webhooks.tell(tx, 1, "dream.finished", {"dream": dream})
+        private.worker()
+        eventually(lambda: len(slow.calls) >= bound, within=60)
+        time.sleep(1)  # further calls have time to come, and must not
+        begun = time.monotonic()
+        say("I live in Lisbon.", end=True)
+        eventually(facts, within=60)
+        assert time.monotonic() - begun < 5
+        assert slow.most == bound
+        eventually(lambda: "sent" in states(private), within=30)  # an answer after 9 s is an answer
+        slow.answer.set()
+        eventually(lambda: set(states(private)) == {"sent"}, within=60)
+    assert (slow.most, len(slow.calls), len(set(slow.calls))) == (bound, 200, 200)
 
 
 def test_a_receiver_of_many_namespaces_that_hangs_leaves_threads_to_other_jobs(private: Sandbox) -> None:
     """Before, each of 8 threads waited 10 s for it, and the jobs of all namespaces with them."""
-    answer, lock = threading.Event(), threading.Lock()
-    calling = most = 0
-
-    class Hanging(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nonlocal calling, most
-            with lock:
-                calling += 1
-                most = max(most, calling)
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer.wait(30)
-            with lock:
-                calling -= 1
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hanging) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            nexus = Nexus(private.deployment)
+    with slow_receiver(30) as slow:
+        nexus = Nexus(private.deployment)
+        for number in range(16):
+            nexus.create_namespace(f"other-{number}")
+            nexus.create_webhook(f"other-{number}", slow.url, events=["dream.finished"])
+        with private.deployment.database.transaction() as tx:
             for number in range(16):
-                nexus.create_namespace(f"other-{number}")
-                url = f"http://127.0.0.1:{server.server_port}/"
-                nexus.create_webhook(f"other-{number}", url, events=["dream.finished"])
-            with private.deployment.database.transaction() as tx:
-                for number in range(16):
-                    webhooks.tell(tx, 1 + number, "dream.finished", {})
-            private.worker()
-            eventually(lambda: calling >= 6, within=60)
-            begun = time.monotonic()
-            say("I live in Lisbon.", end=True)
-            eventually(facts, within=60)
-            assert time.monotonic() - begun < 5
-            assert most == 6
-            eventually(lambda: [claim for claim in waiting() if claim.wait_reason == "webhooks"], within=20)
-            answer.set()
-            eventually(lambda: set(states(private)) == {"sent"}, within=60)
-        finally:
-            answer.set()
-            server.shutdown()
+                webhooks.tell(tx, 1 + number, "dream.finished", {})
+        private.worker()
+        eventually(lambda: slow.calling >= 6, within=60)
+        begun = time.monotonic()
+        say("I live in Lisbon.", end=True)
+        eventually(facts, within=60)
+        assert time.monotonic() - begun < 5
+        assert slow.most == 6
+        eventually(lambda: [claim for claim in waiting() if claim.wait_reason == "webhooks"], within=20)
+        slow.answer.set()
+        eventually(lambda: set(states(private)) == {"sent"}, within=60)
 
 
 def test_slow_webhooks_of_others_do_not_keep_a_webhook_waiting(private: Sandbox, receiver: Receiver) -> None:
     """Before, the next deliveries of the slow webhooks took each free place, and it waited until all were sent."""
-    answer = threading.Event()
-    calls = list[str]()
-
-    class Slow(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            calls.append(self.headers["Nexus-Delivery"])
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer.wait(3)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            nexus = Nexus(private.deployment)
+    with slow_receiver(3) as slow:
+        nexus = Nexus(private.deployment)
+        for number in range(4):
+            nexus.create_namespace(f"slow-{number}")
+            for _ in range(2):
+                nexus.create_webhook(f"slow-{number}", slow.url, events=["dream.finished"])
+        with private.deployment.database.transaction() as tx:
             for number in range(4):
-                nexus.create_namespace(f"slow-{number}")
-                for _ in range(2):
-                    url = f"http://127.0.0.1:{server.server_port}/"
-                    nexus.create_webhook(f"slow-{number}", url, events=["dream.finished"])
-            with private.deployment.database.transaction() as tx:
-                for number in range(4):
-                    for dream in range(30):
-                        webhooks.tell(tx, 1 + number, "dream.finished", {"dream": dream})
-            private.worker()
-            eventually(lambda: len(calls) >= 6, within=60)
-            hooked(private, receiver, "dream.finished")
-            with private.deployment.database.transaction() as tx:
-                webhooks.tell(tx, 5, "dream.finished", {})
-            eventually(lambda: receiver.told, within=30)
-            assert len(calls) < 120  # the slow ones go on
-        finally:
-            answer.set()
-            server.shutdown()
+                for dream in range(30):
+                    webhooks.tell(tx, 1 + number, "dream.finished", {"dream": dream})
+        private.worker()
+        eventually(lambda: len(slow.calls) >= 6, within=60)
+        hooked(private, receiver, "dream.finished")
+        with private.deployment.database.transaction() as tx:
+            webhooks.tell(tx, 5, "dream.finished", {})
+        eventually(lambda: receiver.told, within=30)
+        assert len(slow.calls) < 120  # the slow ones go on
 
 
 def test_a_namespace_with_few_runs_leaves_most_of_them_to_others(private: Sandbox, receiver: Receiver) -> None:

@@ -36,7 +36,8 @@ class TokenRequired:
     Each check is a statement in Postgres. At most ``limits.HTTP_NAMESPACE_REQUESTS`` requests of a namespace may wait
     for theirs; further ones get 429. Tokens that were valid before do not wait for others, which strangers may invent.
 
-    No cache keeps an answer, not even that of a web browser: it would outlast the erasure of what it tells.
+    No cache keeps an answer, not even that of a web browser. A kept
+    answer would still show memories that are erased later.
 
     Args:
         app: the application behind this one.
