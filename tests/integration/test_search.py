@@ -141,6 +141,7 @@ def test_a_memory_is_found_behind_the_best_ones_that_a_filter_leaves_out() -> No
     assert found("harbor", since=START, levels=["raw"]) == ["harbor of the northern fishing villages with many boats"]
 
 
+@pytest.mark.usefixtures("here")
 def test_the_limit_is_kept_and_so_is_its_range() -> None:
     talk(*(f"Tea number {i}." for i in range(450)), observers=[])
     assert len(found("tea", limit=1_000)) == 450
