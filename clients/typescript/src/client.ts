@@ -3,7 +3,7 @@ import createClient, { type Client } from "openapi-fetch";
 import { events, lines } from "./events.js";
 import { problemOf } from "./problem.js";
 import type { components, operations, paths } from "./schema.js";
-import { sender, type Fetch } from "./sending.js";
+import { FIRST_PAUSE, sender, sleep, type Fetch } from "./sending.js";
 
 export type Schemas = components["schemas"];
 type Query<Name extends keyof operations> = NonNullable<operations[Name]["parameters"]["query"]>;
@@ -132,6 +132,7 @@ export class Nexus {
         if (event === "end") return;
       }
       if (!heard) throw new TypeError("The stream of the job had no event.");
+      await sleep(FIRST_PAUSE); // a proxy may end each stream at once
     }
   }
 

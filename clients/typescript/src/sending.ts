@@ -12,7 +12,7 @@ export interface Sending {
 const KEY = "Idempotency-Key";
 // These take no key, and a second request would be a second answer of the model, or a second import.
 const SENT_ONCE = ["/v1/ask", "/v1/import"];
-const FIRST_PAUSE = 250; // ms; each further pause is twice as long
+export const FIRST_PAUSE = 250; // ms; each further pause is twice as long
 const LONGEST_PAUSE = 2_147_483_647; // ms; a longer timer would end at once
 
 /**
@@ -31,7 +31,7 @@ export function sender({ token, retries, fetch }: Sending): Fetch {
       if (left <= 0) return fetch(request);
       try {
         const response = await fetch(request.clone());
-        if (!(await isPassing(response))) return response;
+        if (!(await isPassing(response))) return await whole(response);
         await response.body?.cancel();
         // A proxy may write a date there, which is no number.
         const asked = 1000 * Number(response.headers.get("Retry-After")) || 0;
@@ -44,23 +44,29 @@ export function sender({ token, retries, fetch }: Sending): Fetch {
   };
 }
 
+/** The response with its document, which a connection may break off too. A stream comes part by part. */
+async function whole(response: Response): Promise<Response> {
+  if (!/^application\/(problem\+)?json\b/.test(response.headers.get("Content-Type") ?? "")) return response;
+  return new Response(await response.arrayBuffer(), response);
+}
+
 async function isPassing(response: Response): Promise<boolean> {
   if (response.status !== 409) return response.status === 429 || response.status === 503;
   return (await response.clone().text()).includes('"urn:nexus-tasks:RequestRunning"');
 }
 
 /** A pause. It ends with an error when the caller aborts the request. */
-function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
+export function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const stop = () => {
       clearTimeout(timer);
-      reject(signal.reason);
+      reject(signal!.reason);
     };
     const timer = setTimeout(() => {
-      signal.removeEventListener("abort", stop);
+      signal?.removeEventListener("abort", stop);
       resolve();
     }, milliseconds);
-    if (signal.aborted) stop();
-    else signal.addEventListener("abort", stop, { once: true });
+    if (signal?.aborted) stop();
+    else signal?.addEventListener("abort", stop, { once: true });
   });
 }

@@ -172,3 +172,28 @@ test("a date in Retry-After takes no pause away", async () => {
   assert.ok(await new Nexus({ url, token, fetch: busy }).status({ namespace }));
   assert.ok(performance.now() - began >= 200);
 });
+
+test("a write whose answer is cut in its middle is sent again, and stored once", async () => {
+  let sent = 0;
+  const cutting = async (request: Request): Promise<Response> => {
+    const response = await fetch(request);
+    if (sent++) return response;
+    const half = new Uint8Array(await response.arrayBuffer()).slice(0, 20);
+    let pulled = 0;
+    const pull = (made: ReadableStreamDefaultController) =>
+      pulled++ ? made.error(new TypeError("terminated")) : made.enqueue(half); // as `fetch` says it
+    return new Response(new ReadableStream({ pull }), response);
+  };
+  const one = { namespace, text: "I drink oolong at night.", session_key: "cut" };
+  const receipt = await new Nexus({ url, token, fetch: cutting }).remember(one);
+  assert.deepEqual([sent, receipt.stored, receipt.duplicates], [2, 1, 0]);
+});
+
+test("a job whose streams end at once is asked for at most four times a second", async () => {
+  const event = 'event: job\ndata: {"status": "running"}\n\n';
+  const short = async () => new Response(event, { headers: { "Content-Type": "text/event-stream" } });
+  const began = performance.now();
+  let heard = 0;
+  for await (const _ of new Nexus({ url, token, fetch: short }).job("j")) if (++heard === 3) break;
+  assert.ok(performance.now() - began >= 400);
+});
