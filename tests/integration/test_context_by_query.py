@@ -6,15 +6,18 @@ import re
 import string
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.context import by_query
 from nexus_tasks.cognition.context.assemble import LINE_TOKENS
-from nexus_tasks.cognition.retrieval.search import FEW
+from nexus_tasks.cognition.retrieval.fusion import Ranked
+from nexus_tasks.cognition.retrieval.search import FEW, Ranking
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, perspectives
 from nexus_tasks.storage.searching import query_stats, upkeep
@@ -172,6 +175,21 @@ def test_one_word_of_five_by_chance_is_no_answer() -> None:
     say(*(f"I painted wall number {n} in green." for n in range(FEW)), observers=[])
     assert context(nonsense).text == ""
     assert "overflow" in context("What about the overflow?").text
+
+
+@pytest.mark.parametrize(
+    ("embedder", "memories", "fits"),
+    [
+        ("minilm-int8-384", 500, True),
+        ("minilm-int8-384", 8_000, False),  # the best of so many memories is as near by chance
+        ("hashing-256", 500, False),
+        ("another model", 8_000, True),
+    ],
+)
+def test_what_a_model_finds_near_fits_unless_it_may_be_chance(embedder: str, memories: int, fits: bool) -> None:
+    best = [Ranked(id=1, score=1.0, words=0.0, vector=0.36, neighbours=0.0)]
+    found = Ranking(best=best, memories=memories, missing_embeddings=0, covered=0.1)
+    assert by_query._above_floor(found, cast(Embedder, SimpleNamespace(name=embedder))) == (best if fits else [])
 
 
 @pytest.mark.usefixtures("here")

@@ -53,7 +53,8 @@ class Ranking:
     """The best memories for a question, the best first."""
 
     best: list[Ranked]
-    missing_embeddings: int  # how many memories of the namespace have no vector
+    memories: int  # how many memories the namespace has
+    missing_embeddings: int  # how many of them have no vector
     covered: float  # the part of the question's words, by rarity, that one memory has at the most
 
 
@@ -133,7 +134,7 @@ def ranking(
         model, vector = _NO_MODEL, _NOWHERE
     known = read_query_stats(tx, within, question, model)
     if not any(map(_means_something, question)):
-        return Ranking(best=[], missing_embeddings=known.missing_embeddings, covered=0.0)
+        return Ranking(best=[], memories=known.memories, missing_embeddings=known.missing_embeddings, covered=0.0)
     way: VectorScan = "narrow" if known.narrow else "indexed" if known.indexed else "all"
     words = weigh_words(known)
     wide = pool is None or way != "indexed"
@@ -163,6 +164,7 @@ def ranking(
     best = collapse(ranked, found, limit) if collapsed else ranked
     return Ranking(
         best=best,
+        memories=known.memories,
         missing_embeddings=known.missing_embeddings,
         covered=_covered(found, known, words),
     )
