@@ -12,6 +12,7 @@ from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.failing import WAITED_IN_VAIN
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, EraseExpired, ExpiresAt, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, warn
+from nexus_tasks.cli.progress import explain_interrupt
 from nexus_tasks.cli.store_and_wait import WaitResult, store_and_wait
 from nexus_tasks.types import Receipt
 
@@ -63,7 +64,8 @@ def ingest(
     start_logging()
     from nexus_tasks.integrations.importers import read
 
-    conversations = list(read(file, format, namespace=namespace, session=session))
+    with explain_interrupt(lambda: "Nothing was stored."):
+        conversations = list(read(file, format, namespace=namespace, session=session))
     worker = workers.worker_for_wait() if wait else None
     result = store_and_wait(
         connect(),

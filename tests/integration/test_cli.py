@@ -545,6 +545,21 @@ def test_ctrl_c_during_a_wait_is_130_and_leaves_no_worker(home: Path) -> None:
     assert not processes(home)
 
 
+def test_ctrl_c_while_a_file_is_read_says_that_nothing_was_stored(home: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "nexus_tasks.cli.main", "ingest", "-", "--namespace", "me", "--session", "s"],
+        env=embedded_env(home),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    child.stdin.write(b'{"content": "I like tea."}\n' * 50_000)  # more than a pipe holds, so the command reads it now
+    child.stdin.flush()
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=90)[1] == b"Interrupted. Nothing was stored.\n"
+    assert child.returncode == 130
+
+
 def test_doctor_on_the_embedded_stack(home: Path) -> None:
     ran = process("doctor", "--json", env=embedded_env(home))
     document = json.loads(ran.stdout)
