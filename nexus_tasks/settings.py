@@ -5,6 +5,7 @@ A test compares the descriptions in :class:`Settings` with the table in ``docs/s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,7 +39,19 @@ FREE = frozenset({"offline"})  # models that cost nothing
 
 
 def _home() -> Path:
-    return Path(platformdirs.user_data_path("nexus-tasks", appauthor=False))
+    found = Path(platformdirs.user_data_path("nexus-tasks", appauthor=False))
+    # The specification of XDG_DATA_HOME ignores a relative path.
+    return found if found.is_absolute() else Path.home() / ".local/share/nexus-tasks"
+
+
+def _from_the_root(path: str) -> str:
+    """``path``, unless it is relative.
+
+    A relative path would name a file of the project in which a command is started. Its settings may be somebody else's.
+    """
+    if not os.path.isabs(path):
+        raise ValueError("the path is not absolute. Write it from the root")
+    return path
 
 
 class Settings(BaseSettings):
@@ -249,9 +262,15 @@ class Settings(BaseSettings):
     @classmethod
     def _home_of_a_user(cls, home: Path) -> Path:
         try:
-            return home.expanduser().absolute()  # child processes have another working folder
+            home = home.expanduser()
         except RuntimeError as error:  # `~NAME` of a user that does not exist
             raise ValueError(str(error).rstrip(".")) from None
+        return Path(_from_the_root(str(home)))
+
+    @field_validator("cells")
+    @classmethod
+    def _cells_of_a_user(cls, given: str | None) -> str | None:
+        return given if given is None or given.lstrip().startswith("{") else _from_the_root(given)
 
     @field_validator("namespaces", "http_origins", mode="before")
     @classmethod

@@ -162,5 +162,5 @@ def _set(assignment: str) -> None:
     field = name.removeprefix("NEXUS_").lower()
     assert name.startswith("NEXUS_"), assignment
     assert field in Settings.model_fields, assignment
-    if "$(" not in value and "…" not in value:
-        Settings.model_validate_strings({field: shlex.split(value)[0]}) if "{" not in value else None
+    if "$(" not in value and "…" not in value and "{" not in value:
+        Settings.model_validate_strings({field: shlex.split(os.path.expandvars(value))[0]})

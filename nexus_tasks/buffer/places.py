@@ -12,10 +12,11 @@ import re
 import sys
 from hashlib import sha256
 
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import ConfigurationError, NexusError
 
 SESSIONS, QUARANTINE = "sessions", "quarantine"
 EMBEDDED = "embedded"  # the name of a deployment without a NEXUS_DATABASE_URL
+FROM_THE_ROOT = "Write the whole path, from the root. A relative one would name another place in each folder."
 _SEQ_DIGITS = 12
 _USER_AND_PASSWORD = re.compile(r"[^:/@?]*(?::[^@]*)?@")
 
@@ -24,14 +25,21 @@ def default_home() -> str:
     """The value of ``Settings.home``, computed without importing pydantic.
 
     The value is ``NEXUS_HOME``, or the user's data folder when ``NEXUS_HOME`` is not set.
+
+    Raises:
+        ConfigurationError: ``NEXUS_HOME`` is relative. It would name a folder of the project in which a command or hook
+            is started, and the settings in that folder may be somebody else's.
     """
     if home := os.environ.get("NEXUS_HOME"):
         home = os.path.expanduser(home)
-        # A hook may run in a folder that is deleted, which has no name.
-        return home if os.path.isabs(home) else os.path.join(os.getcwd(), home)
+        if not os.path.isabs(home):
+            raise ConfigurationError(f"NEXUS_HOME is {home!r:.200}, which is not absolute.", remedy=FROM_THE_ROOT)
+        return home
     if sys.platform == "darwin":
         return os.path.expanduser("~/Library/Application Support/nexus-tasks")
-    data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    data = os.environ.get("XDG_DATA_HOME", "").strip()
+    if not os.path.isabs(data):  # as the specification of this variable says
+        data = os.path.expanduser("~/.local/share")
     return os.path.join(data, "nexus-tasks")
 
 
@@ -48,10 +56,11 @@ def default_deployment_name() -> str:
 def _database_url_of_cell() -> str | None:
     """The address of the cell that ``NEXUS_CELL`` names. ``None``: there is none, or the file of cells cannot be read.
 
-    In the latter case an entry is still kept, and `nexus buffer flush --of` stores it.
+    In the latter case an entry is still kept, and `nexus buffer flush --of` stores it. No file with a relative path is
+    read: it would be one of the project in whose folder the hook runs.
     """
     cell, file = os.environ.get("NEXUS_CELL"), os.environ.get("NEXUS_CELLS")
-    if not cell or not file:
+    if not cell or not file or not (os.path.isabs(file) or file.lstrip().startswith("{")):
         return None
     from nexus_tasks.cells_file import read_cells  # few processes need it, and it takes time
 

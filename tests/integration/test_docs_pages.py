@@ -217,7 +217,7 @@ def test_the_page_on_cells_works_as_written(
     [file] = [text for language, text in blocks(page) if language == "json"]
     (tmp_path / "cells.json").write_text(file)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NEXUS_CELLS", "cells.json")
+    monkeypatch.setenv("NEXUS_CELLS", str(tmp_path / "cells.json"))
     reading = Reader(two, lambda: None)
     try:
         reading.execute(page)

@@ -249,6 +249,29 @@ def test_neither_the_stack_nor_the_demo_runs_code_of_the_folder(tmp_path: Path, 
     assert ran_of(project) == []
 
 
+@pytest.mark.parametrize(
+    "command", [("hook", "claude-code"), ("hook", "install", "cursor"), ("remember", "Ann likes tea.", *IN)]
+)
+def test_a_relative_home_names_no_folder_of_the_project(here: Sandbox, project: Path, command: tuple[str, ...]) -> None:
+    """The environment file in that folder could set PYTHONPATH, and the data folder could make Postgres run code."""
+    home = project / ".nexus"
+    home.mkdir()
+    (home / "environment").write_text("NEXUS_HOOK_NAMESPACE=stolen\n")
+    done = nexus(project, {**here.environment, "NEXUS_HOME": ".nexus", "HOME": str(project.parent)}, *command)
+    assert "NEXUS_HOME" in done.stdout + done.stderr
+    assert done.returncode == (0 if command == ("hook", "claude-code") else 1)
+    assert [path.name for path in home.iterdir()] == ["environment"]
+
+
+def test_a_relative_file_of_cells_names_no_file_of_the_project(here: Sandbox, project: Path) -> None:
+    """The databases in that file would get the messages."""
+    cell = {"database_url": here.database_url, "redis_url": here.environment["NEXUS_REDIS_URL"]}
+    (project / "cells.json").write_text(json.dumps({"cells": {"theirs": cell}}))
+    done = nexus(project, {**here.environment, "NEXUS_CELLS": "cells.json"}, "remember", "Ann likes tea.", *IN)
+    assert done.returncode == 1
+    assert "NEXUS_CELLS" in done.stderr
+
+
 def test_the_fork_server_runs_nothing_of_the_folder_but_what_is_named(here: Sandbox, project: Path) -> None:
     (project / "shop_jobs.py").write_text(f"open({str(project / 'included')!r}, 'w')")
     command = [sys.executable, *here.deployment._fork_server_command(), "shop_jobs"]

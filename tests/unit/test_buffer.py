@@ -17,11 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from nexus_tasks import files
 from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, places, session
 from nexus_tasks.buffer.syncing import Syncer
 from nexus_tasks.endpoints import buffer_of
+from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings, load_settings
 
 
@@ -437,6 +439,27 @@ def test_the_environment_sets_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("NEXUS_BUFFER_MAX_BYTES", "5000")
     made = SessionBuffer()
     assert (made.folder, made.fsync, made.max_bytes) == (str(tmp_path / "buffer"), "always", 5000)
+
+
+def test_no_setting_names_a_file_by_a_relative_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder would have settings of its own, also an untrusted project's."""
+    named = {
+        name
+        for name, field in Settings.model_fields.items()
+        if field.annotation is Path or (field.description or "").startswith(("file", "folder"))
+    }
+    assert named == {"home", "cells"}
+    for name in named:
+        for value in ("data.json", "./data.json", "../data.json"):
+            with pytest.raises(ValidationError, match="not absolute"):
+                Settings(**{name: value})
+    monkeypatch.setenv("NEXUS_HOME", "data")
+    with pytest.raises(ConfigurationError, match="not absolute"):
+        default_home()
+    monkeypatch.delenv("NEXUS_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", "data")
+    assert default_home() == str(Settings().home)
+    assert Settings().home.is_absolute()
 
 
 def test_its_home_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nexus_tasks.buffer import SessionBuffer, default_home
-from nexus_tasks.errors import NotAllowed
+from nexus_tasks.errors import NexusError, NotAllowed
 from nexus_tasks.files import make_folder
 from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.transcripts import context_file, events
@@ -163,6 +163,9 @@ def _log(error: BaseException) -> None:
             os.close(fd)
     except OSError:
         return  # the log cannot be written, for example because the disk is full
+    except NexusError as without_home:  # there is no folder for the log
+        if sys.stderr is not None:
+            print(f"nexus: {without_home}", file=sys.stderr)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nexus_tasks.buffer import default_home
+from nexus_tasks.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,8 @@ def load() -> None:
     """Set the variables of the file that are not set already. A missing file sets none, nor does one that is no text.
 
     A file of another user sets none either: that user would choose the server that gets the messages and the key. Only
-    root reads any file, as in the session buffer.
+    root reads any file, as in the session buffer. With a relative ``NEXUS_HOME`` there is no
+    file, and the command says so.
     """
     try:
         with open(_path(), encoding="utf-8") as file:
@@ -50,7 +52,7 @@ def load() -> None:
     except (PermissionError, UnicodeDecodeError) as error:
         _warn("cannot be read" if isinstance(error, PermissionError) else "is not UTF-8")
         return
-    except OSError:
+    except (OSError, ConfigurationError):
         return
     for line in lines:
         name, equals, value = line.partition("=")
