@@ -48,6 +48,10 @@ _MOST_NAMESPACES = 200
 _TAG = re.compile(r"<(?=\s{0,9}/?\s{0,9}system-reminder\b)", re.IGNORECASE)
 
 
+# What begins a section, a topic or a memory of the file. A line of a topic that begins so is indented.
+_OF_THE_FILE = re.compile(r" {0,3}(?:#|(?:[-*+] {0,3})?\[m\d)")
+
+
 class _Written(dict[str, tuple[Any, ...]]):
     """Namespace → counts and highest ids of its memories and topics when its context file was last written.
 
@@ -218,10 +222,14 @@ def _fitting(names: Sequence[str], room: int) -> Iterator[str]:
         yield name
 
 
+def _inside(line: str) -> str:
+    return f"    {line.lstrip(' ')}" if _OF_THE_FILE.match(line) else line
+
+
 def _topic_lines(topic: Topic, room: int) -> list[str]:
     about = f": {topic.description}" if topic.description else ""
     heading = f"### {topic.name} ({topic.filename}){about}"
-    content = [line for line in topic.content.splitlines() if line.strip()]
+    content = [_inside(line) for line in strip_hidden(topic.content).splitlines() if line.strip()]
     kept = list[str]()
     left = room - len(heading) - 1
     for line in reversed(content):
