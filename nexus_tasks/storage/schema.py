@@ -27,8 +27,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
-_LOCK = 0x6E65787573
+# The number of the Postgres advisory lock ("nexusm" in ASCII) that lets only one process migrate at a time. Release
+# 0.1.0 has the number "nexus", and waits for it inside a transaction. An index that is built would wait for
+# that transaction, and neither would ever end. With another number 0.1.0 does not wait: it finds its own revision, or
+# one that it does not know, and changes nothing.
+_LOCK = 0x6E657875736D
 _MIGRATIONS = Path(__file__).with_name("migrations")
 _TABLE = "to_regclass('alembic_version')"  # of Alembic; NULL in an empty database
 _TURN_SECONDS = 0.2  # between two looks whether another process still migrates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.exc import OperationalError
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema, tenancy
@@ -55,6 +57,41 @@ def test_up_down_up(empty: str) -> None:
 def test_two_that_upgrade_at_once_take_turns(empty: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(schema.upgrade, [empty, empty]))
+    found, needed = schema.versions(empty)
+    assert found == needed
+
+
+def test_an_upgrade_and_a_stack_of_release_0_1_0_that_starts_meanwhile_do_not_wait_for_each_other(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nexus up` of 0.1.0 waits for its turn to upgrade in a transaction, and an index that is built waits for that."""
+    schema.upgrade(empty, "0011")
+    engine = create_engine(empty)
+    real, waited = schema._migrate, list[str | None]()
+
+    def old(begun: threading.Event) -> None:
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL lock_timeout = '5s'"))
+            connection.execute(text("SELECT 1 FROM alembic_version"))
+            begun.set()
+            try:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": 0x6E65787573})
+                waited.append(None)
+            except OperationalError as error:
+                waited.append(str(error.orig))
+
+    def while_an_old_one_starts(*arguments: Any, **options: Any) -> None:
+        begun = threading.Event()
+        thread = threading.Thread(target=old, args=(begun,))
+        thread.start()
+        begun.wait(10)
+        real(*arguments, **options)
+        thread.join()
+
+    monkeypatch.setattr(schema, "_migrate", while_an_old_one_starts)
+    schema.upgrade(empty)
+    engine.dispose()
+    assert waited == [None]
     found, needed = schema.versions(empty)
     assert found == needed
 

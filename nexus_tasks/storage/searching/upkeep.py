@@ -28,7 +28,7 @@ BUILD_MEMORY = "512MB"
 AT_ONCE = 500  # memories whose words are made anew in one transaction, which takes about 0.5 s
 IN_USE_SECONDS = 10.0  # the longest wait of an erasure for transactions that use a vector index
 MOST_SECONDS = 30.0  # for words in one run, so that the other work of upkeep is not late
-_LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the lock of `schema.py` is "nexus"
+_LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the lock of `schema.py` is "nexusm"
 
 
 @dataclass(frozen=True, kw_only=True)
