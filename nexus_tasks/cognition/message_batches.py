@@ -100,10 +100,13 @@ def find_answer(
             if row.state == "queued":
                 batches.remove_request(tx, row)
             else:
-                batches.set_wanted(tx, row, wanted=False)
+                batches.set_unwanted(tx, row)
             return None
         elif not row.wanted:
-            batches.set_wanted(tx, row, wanted=True)
+            # An erasure leaves a request that was sent, without its sources. No later erasure would find the answer.
+            if not memories.lock_existing(tx, job.rests_on):
+                raise Erased
+            batches.want_again(tx, row, sorted(job.rests_on))
     job.queued()
     raise AwaitsBatch
 

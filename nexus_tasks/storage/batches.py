@@ -36,9 +36,14 @@ def queue_request(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) ->
     tx.execute(insert(BatchRequest).values(namespace_id=namespace_id, **row))
 
 
-def set_wanted(tx: Transaction, row: BatchRequest, *, wanted: bool) -> None:
-    """Set whether the job still wants the answer to a submitted request. An unwanted answer costs money too."""
-    tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=wanted))
+def set_unwanted(tx: Transaction, row: BatchRequest) -> None:
+    """Note that no job wants the answer to a submitted request any more. The answer costs money all the same."""
+    tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=False))
+
+
+def want_again(tx: Transaction, row: BatchRequest, sources: Sequence[int]) -> None:
+    """Note that a job wants the answer to a submitted request again, which shows the memories ``sources``."""
+    tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=True, sources=list(sources)))
 
 
 def remove_request(tx: Transaction, row: BatchRequest) -> None:

@@ -963,3 +963,30 @@ def test_erasing_a_namespace_forgets_a_batch_that_was_not_sent(
     assert nothing_is_left(here)
     later(here)
     assert slow.counters.batches == 0
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_an_erasure_before_a_run_looks_for_its_answer_lets_no_answer_stay(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, everything: bool
+) -> None:
+    """The run has read what is erased, and finds the request that the erasure has left without its text."""
+    dream(*SESSIONS)
+    run()
+    assert calls(slow) == (1, 0, 0)
+    real = batches.lock_request
+
+    def after_an_erasure(*arguments: Any) -> Any:
+        monkeypatch.setattr(batches, "lock_request", real)
+        Nexus().forget(NAMESPACE, **({"everything": True} if everything else {"session_key": "one"}))
+        return real(*arguments)
+
+    monkeypatch.setattr(batches, "lock_request", after_an_erasure)
+    follow_ups.hurry(default_deployment(), "batch", [digests.request(NAMESPACE, "one", "dream_digest")])
+    run()
+    assert batches.lock_request is real
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert here.sql("SELECT id FROM batch_requests WHERE concat(params, result) LIKE '%house one%'") == []
+    assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
+    assert spent(here) == [(True, 3)]
