@@ -48,21 +48,27 @@ class ErasureResult:
     digests: tuple[str, ...] = ()
 
 
-def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expired: bool = False) -> ErasureResult:
+def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
     """Erase one memory, and the digests, conclusions of reflections and facts that were derived from the memory.
 
     A fact stays when its other sources support the fact (see :func:`_is_still_supported`).
 
-    Args:
-        only_expired: erase the memory only if it has expired and was stored with ``erase_expired``.
-
     Raises:
         NotFound: the namespace has no such memory.
     """
-    target = targets.lock_memory(tx, namespace_id, memory_id, only_expired=only_expired)
+    target = targets.lock_memory(tx, namespace_id, memory_id)
     if target is None:
         raise NotFound(f"There is no memory {memory_id} here.")
     return _forget(tx, namespace_id, {target.id: target})
+
+
+def forget_expired(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> ErasureResult | None:
+    """Erase those of the memories that have expired and were stored with ``erase_expired``. ``None``: there are none.
+
+    Each is erased as :func:`forget_memory` erases it.
+    """
+    expired = targets.lock_expired(tx, namespace_id, memory_ids)
+    return _forget(tx, namespace_id, expired) if expired else None
 
 
 def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:

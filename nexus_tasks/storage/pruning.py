@@ -6,11 +6,16 @@ old a row is goes by the clock of Postgres, because a worker's clock may be wron
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from operator import itemgetter
 
 from sqlalchemy import delete, func, select, text
 
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.storage.many import parts
 from nexus_tasks.storage.models import (
     BatchRequest,
     BudgetHold,
@@ -24,6 +29,9 @@ from nexus_tasks.storage.models import (
 )
 
 LOG_DAYS = 7  # for which a condensation of an observation log can be undone
+MOST_EXPIRED = 10_000  # expired memories of a namespace that are listed at a time
+EXPIRED_AT_ONCE = 100  # of a session, that are erased in one transaction, which takes about 0.5 s
+_LOCK = 0x6E65787570  # the number of the advisory lock of their erasure, "nexup" in ASCII
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
@@ -57,14 +65,40 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(answers).all())}
 
 
+@contextmanager
+def alone(database: Database) -> Iterator[bool]:
+    """Hold the lock of the erasure of expired memories. The value is ``False`` when another process holds the lock.
+
+    Postgres frees the lock when this process dies.
+    """
+    with database.dedicated_connection() as connection:
+        yield bool(connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}))
+
+
+# Of each namespace some memories, so that one with very many keeps no other waiting.
 _EXPIRED = text(
     """
-    SELECT n.name, m.namespace_id, m.id FROM memories AS m JOIN namespaces AS n ON n.id = m.namespace_id
-    WHERE m.expires_at <= now() AND m.erase_expired AND n.residence = 'here' ORDER BY m.namespace_id, m.id
+    SELECT n.name, due.namespace_id, due.session_id, array_agg(due.id ORDER BY due.id)
+    FROM (
+        SELECT m.namespace_id, m.session_id, m.id,
+               row_number() OVER (PARTITION BY m.namespace_id ORDER BY m.session_id, m.id) AS place
+        FROM memories AS m WHERE m.expires_at <= now() AND m.erase_expired
+    ) AS due
+    JOIN namespaces AS n ON n.id = due.namespace_id
+    WHERE n.residence = 'here' AND due.place <= :most
+    GROUP BY n.name, due.namespace_id, due.session_id ORDER BY due.namespace_id, due.session_id
     """
 )
 
 
-def expired(tx: Transaction) -> list[tuple[str, int, int]]:
-    """The memories to erase, because they have expired: (namespace, namespace id, memory id)."""
-    return [(name, namespace_id, memory_id) for name, namespace_id, memory_id in tx.execute(_EXPIRED)]
+def expired(tx: Transaction) -> list[tuple[str, int, list[int]]]:
+    """Memories to erase, because they have expired: (namespace, namespace id, memory ids), by session.
+
+    Of a namespace at most ``MOST_EXPIRED``. Namespaces take turns.
+    """
+    due, turns = list[tuple[int, tuple[str, int, list[int]]]](), Counter[str]()
+    for name, namespace_id, _, ids in tx.execute(_EXPIRED, {"most": MOST_EXPIRED}):
+        for part in parts(ids, EXPIRED_AT_ONCE):
+            due.append((turns[name], (name, namespace_id, part)))
+            turns[name] += 1
+    return [found for _, found in sorted(due, key=itemgetter(0))]

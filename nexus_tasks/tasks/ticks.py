@@ -6,7 +6,8 @@ Each tick is done once per slot of its schedule, so two beats that run at once d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,10 +19,11 @@ from celery.utils.time import maybe_make_aware
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NexusError, NotFound, QueueUnavailable, StorageUnavailable
+from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
+from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import audit, dreams, embeddings, pruning
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
@@ -30,6 +32,8 @@ from nexus_tasks.tasks import derive_memory, digest_session, finish_dream, follo
 from nexus_tasks.tasks.registry import tick
 
 log = logging.getLogger(__name__)
+
+ERASE_SECONDS = 3_000.0  # for expired memories in one run of `prune`, which comes every hour
 
 
 def _once_per_slot(nothing: Callable[[], Any]) -> Callable[[Callable[[Deployment], Any]], Callable[[Deployment], Any]]:
@@ -76,30 +80,50 @@ def prune(deployment: Deployment) -> dict[str, int]:
 
 
 def _erase_expired(deployment: Deployment) -> int:
-    """Erase the expired memories one by one, each as ``forget`` does. Returns their number."""
+    """Erase the expired memories, each as ``forget`` does. Returns their number.
+
+    One process at a time erases them, for at most ``ERASE_SECONDS``. Otherwise, when very many expire, each hour's tick
+    would take another thread of the workers for hours.
+    """
+    touched, erased, found = set[str](), 0, -1
+    end = time.monotonic() + ERASE_SECONDS
+    with pruning.alone(deployment.database) as is_alone:
+        while is_alone and found and time.monotonic() < end:
+            found = _erase_listed(deployment, touched, end)
+            erased += found
+    for namespace in sorted(touched):
+        follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
+        _forget_errors(deployment, namespace)
+    if touched and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
+        log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))
+    return erased
+
+
+def _erase_listed(deployment: Deployment, touched: set[str], end: float) -> int:
+    """Erase memories that have expired by now, and add their namespaces to ``touched``. Returns how many are gone."""
     with deployment.database.transaction() as tx:
         due = pruning.expired(tx)
-    left = 0
-    for namespace, namespace_id, memory_id in due:
+    listed = {memory_id for _, _, memory_ids in due for memory_id in memory_ids}
+    erased, again, digests = 0, list[Request](), set[tuple[str, str]]()
+    for namespace, namespace_id, memory_ids in due:
+        touched.add(namespace)
         try:
-            gone = deployment.database.commit(partial(_erase, namespace, namespace_id, memory_id))
-        except NotFound:
-            continue  # erased together with a memory that it rested on, or it does not expire any more
+            gone = deployment.database.commit(partial(_erase, namespace, namespace_id, memory_ids))
         except StorageUnavailable:
             raise
         except NexusError as error:  # for example, another transaction keeps a lock
-            log.warning("A memory of %s has expired and is erased in an hour: %s", namespace, error)
-            left += 1
+            log.warning("Memories of %s have expired and are erased in an hour: %s", namespace, error)
             continue
-        again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
-        again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
-        follow_ups.ask(deployment, again)
-    for namespace in sorted({name for name, _, _ in due}):
-        follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
-        _forget_errors(deployment, namespace)
-    if due and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
-        log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))
-    return len(due) - left
+        if gone is not None:
+            erased += len(listed.intersection(gone.ids))
+            again += [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
+            digests.update((namespace, key) for key in gone.digests)
+        if time.monotonic() >= end:
+            break
+    # Not after each erasure: a session of which more is erased would be digested, and that be paid for, each time.
+    again += [digest_session.request(namespace, key, "manual_rebuild") for namespace, key in sorted(digests)]
+    follow_ups.ask(deployment, again)
+    return erased
 
 
 def _forget_errors(deployment: Deployment, namespace: str) -> None:
@@ -111,10 +135,13 @@ def _forget_errors(deployment: Deployment, namespace: str) -> None:
         log.warning("Redis is away, so the last errors of the jobs of %s stay: %s", namespace, error)
 
 
-def _erase(namespace: str, namespace_id: int, memory_id: int, tx: Transaction) -> erasure.ErasureResult:
-    # Since the memory was listed, a message may have said it again, so that it lasts.
-    gone = erasure.forget_memory(tx, namespace_id, memory_id, only_expired=True)
-    audit.record(tx, "erase.expired", namespace, gone.deleted)
+def _erase(
+    namespace: str, namespace_id: int, memory_ids: Collection[int], tx: Transaction
+) -> erasure.ErasureResult | None:
+    # Since the memories were listed, a message may have said one of them again, so that it lasts.
+    gone = erasure.forget_expired(tx, namespace_id, memory_ids)
+    if gone is not None:
+        audit.record(tx, "erase.expired", namespace, gone.deleted)
     return gone
 
 

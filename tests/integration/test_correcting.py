@@ -17,6 +17,7 @@ from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NamespaceMoving, NotFound, Transient, UndoRefused
 from nexus_tasks.services import correcting
+from nexus_tasks.storage import pruning
 from nexus_tasks.tasks import ticks
 from tests.integration.inline import NAMESPACE, answers, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, read, relation, run
@@ -327,6 +328,33 @@ def test_the_hourly_prune_erases_what_was_stored_to_be_erased(here: Sandbox) -> 
     assert here.redis().hget(claim.key, "error") is None, "an error may quote what was erased"
     [entry] = Nexus().audit(NAMESPACE, action="erase")
     assert (entry.action, entry.counts["memories"]) == ("erase.expired", 2)
+
+
+def test_prune_erases_what_expired_in_few_transactions_and_by_one_process_at_a_time(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each erased message would have the digest of its session made, and paid for, again."""
+    ends = {"author": "ann", "expires_at": PAST, "erase_expired": True}
+    monkeypatch.setattr(pruning, "EXPIRED_AT_ONCE", 20)
+    monkeypatch.setattr(pruning, "MOST_EXPIRED", 30)
+    towns = [{"content": f"I visited the town number {n}.", **ends} for n in range(40)]
+    for namespace in (NAMESPACE, "zebra"):
+        say(*towns, PEANUTS, namespace=namespace, end=True)
+    work()
+    erase, asked = ticks._erase, list[tuple[str, int]]()
+
+    def noted(namespace: str, namespace_id: int, ids: list[int], *more: Any) -> Any:
+        asked.append((namespace, len(ids)))
+        assert ticks._erase_expired(default_deployment()) == 0, "the next tick leaves it to this one"
+        return erase(namespace, namespace_id, ids, *more)
+
+    monkeypatch.setattr(ticks, "_erase", noted)
+    assert ticks.prune(default_deployment())["expired"] > 80  # the messages, and their facts that were listed with them
+    assert len(asked) <= 12
+    assert asked[:2] == [(NAMESPACE, 20), ("zebra", 20)], "namespaces take turns"
+    left = "SELECT DISTINCT content FROM memories WHERE level NOT LIKE 'summary%'"
+    assert here.sql(left) == [(PEANUTS,)]
+    assert [one["kind"] for one in work()] == ["digest_session", "digest_session"]
 
 
 def test_what_is_said_again_while_prune_erases_is_not_erased(

@@ -18,10 +18,8 @@ from nexus_tasks.storage.models import Memory, SessionRow
 WITHOUT_TEXTS = (defer(Memory.content), defer(Memory.tool_calls), defer(Memory.data))
 
 
-def lock_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expired: bool = False) -> Memory | None:
+def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
     """Find and lock a memory. Returns ``None`` when the namespace has no such memory.
-
-    With ``only_expired``, a memory is found only when it has expired and is to be erased therefore.
 
     The memory's session is locked before the memory. Jobs that digest or observe the session take the two locks in the
     same order, so an erasure and a job do not deadlock.
@@ -29,9 +27,27 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int, *, only_expi
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id).options(*WITHOUT_TEXTS)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).with_for_update())
-    if only_expired:
-        query = query.where(Memory.expires_at <= func.now(), Memory.erase_expired)
     return tx.scalar(query.with_for_update())
+
+
+def lock_expired(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> dict[int, Memory]:
+    """Lock those of the memories that have expired and are to be erased therefore. Returns them as id → memory.
+
+    Sessions are locked before their messages, and perspectives before their facts, as jobs do it.
+    """
+    of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, among(Memory.id, memory_ids))
+    tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).order_by(SessionRow.id).with_for_update())
+    messages = select(Memory.id).where(among(Memory.id, memory_ids), Memory.level == "raw").order_by(Memory.id)
+    tx.execute(messages.with_for_update())
+    lock_perspectives(tx, memory_ids)
+    query = select(Memory).where(
+        Memory.namespace_id == namespace_id,
+        among(Memory.id, memory_ids),
+        Memory.expires_at <= func.now(),
+        Memory.erase_expired,
+    )
+    query = query.order_by(Memory.id).options(*WITHOUT_TEXTS)
+    return {found.id: found for found in tx.scalars(query.with_for_update())}
 
 
 def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
