@@ -40,8 +40,8 @@ def load() -> None:
     """Set the variables of the file that are not set already. A missing file sets none, nor does one that is no text.
 
     A file of another user sets none either: that user would choose the server that gets the messages and the key. Only
-    root reads any file, as in the session buffer. With a relative ``NEXUS_HOME`` there is no
-    file, and the command says so.
+    root reads any file, as in the session buffer. With a relative ``NEXUS_HOME`` there is no file, and the command says
+    so.
     """
     try:
         with open(_path(), encoding="utf-8") as file:
