@@ -197,7 +197,8 @@ def _grown(connection: Connection) -> list[tuple[int, int]]:
     """Namespaces whose common words must be counted again, as (namespace id, number of memories).
 
     These namespaces have more than 5,000 memories, or had more at the last count. The number of their memories has
-    changed by more than 10 % since the last count.
+    changed by more than 10 % since the last count. They come in the order of their ids, because the first one of two
+    namespaces with one key gets it (see :func:`_count_words`).
     """
     rows = connection.execute(
         text(
@@ -212,6 +213,7 @@ def _grown(connection: Connection) -> list[tuple[int, int]]:
             ) AS counted ON true
             WHERE greatest(totals.memories, counted.total) > :most
               AND 10 * abs(totals.memories - coalesce(counted.total, 0)) > totals.memories
+            ORDER BY totals.namespace_id
             """
         ),
         {"most": MOST_COUNTED},
