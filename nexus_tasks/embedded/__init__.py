@@ -23,7 +23,21 @@ from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 from nexus_tasks.file_locks import FileLock
 
-__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "explain", "restart_ended", "running", "stop"]
+__all__ = [
+    "MADE_BEFORE",
+    "ServerAddresses",
+    "celery_url",
+    "client_url",
+    "ensure",
+    "explain",
+    "restart_ended",
+    "running",
+    "stop",
+]
+
+# A variable of the processes of `nexus up`, which has made the home folder before. When the folder is deleted or
+# renamed meanwhile, they make no new one, because its database would be empty.
+MADE_BEFORE = "_NEXUS_HOME_IS_MADE"
 
 _START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts or stops the servers
 
@@ -126,6 +140,8 @@ def stop(home: Path) -> list[str]:
 
 
 def _bring_up(home: Path, *, announce: bool) -> Places:
+    if os.environ.get(MADE_BEFORE) and not (home / "postgres").exists():
+        raise EmbeddedError(f"The folder {home} was deleted or renamed.", remedy="Start the stack again: `nexus up`.")
     account = prepare_home(home)
     with _await_start_lock(home):
         take_into_use(home)

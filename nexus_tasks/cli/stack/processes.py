@@ -18,6 +18,7 @@ from typing import IO
 
 from pydantic import SecretStr
 
+from nexus_tasks.embedded import MADE_BEFORE
 from nexus_tasks.files import make_folder, open_log
 from nexus_tasks.settings import Settings
 
@@ -32,6 +33,8 @@ def environment(settings: Settings) -> dict[str, str]:
     a child has another working folder, so Celery could not set up Django.
     """
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
+    if settings.embedded:
+        env[MADE_BEFORE] = "1"
     env.setdefault("CELERY_CONFIG_MODULE", "nexus_tasks.config")
     django = env.get("DJANGO_SETTINGS_MODULE", "").partition(".")[0]
     if not django or find_spec(django) is None:
