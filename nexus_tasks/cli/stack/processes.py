@@ -33,7 +33,7 @@ def environment(settings: Settings) -> dict[str, str]:
     a child has another working folder, so Celery could not set up Django.
     """
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
-    if settings.embedded:
+    if settings.embedded and (settings.home / "postgres").exists():
         env[MADE_BEFORE] = "1"
     env.setdefault("CELERY_CONFIG_MODULE", "nexus_tasks.config")
     django = env.get("DJANGO_SETTINGS_MODULE", "").partition(".")[0]
