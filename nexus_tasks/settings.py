@@ -47,7 +47,7 @@ def _home() -> Path:
 def _from_the_root(path: str) -> str:
     """``path``, unless it is relative.
 
-    A relative path would name a file of the project in which a command is started. Its settings may be somebody else's.
+    A relative path would name a file of the project in which a command is started. Another person may have written it.
     """
     if not os.path.isabs(path):
         raise ValueError("the path is not absolute. Write it from the root")

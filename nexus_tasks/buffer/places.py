@@ -28,7 +28,7 @@ def default_home() -> str:
 
     Raises:
         ConfigurationError: ``NEXUS_HOME`` is relative. It would name a folder of the project in which a command or hook
-            is started, and the settings in that folder may be somebody else's.
+            is started. Another person may have written the settings in that folder.
     """
     if home := os.environ.get("NEXUS_HOME"):
         home = os.path.expanduser(home)
@@ -56,8 +56,8 @@ def default_deployment_name() -> str:
 def _database_url_of_cell() -> str | None:
     """The address of the cell that ``NEXUS_CELL`` names. ``None``: there is none, or the file of cells cannot be read.
 
-    In the latter case an entry is still kept, and `nexus buffer flush --of` stores it. No file with a relative path is
-    read: it would be one of the project in whose folder the hook runs.
+    In the latter case an entry is still kept, and `nexus buffer flush --of` stores it. A file with a relative path is
+    not read, because the project in whose folder the hook runs could contain it.
     """
     cell, file = os.environ.get("NEXUS_CELL"), os.environ.get("NEXUS_CELLS")
     if not cell or not file or not (os.path.isabs(file) or file.lstrip().startswith("{")):

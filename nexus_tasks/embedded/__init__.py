@@ -35,8 +35,8 @@ __all__ = [
     "stop",
 ]
 
-# A variable of the processes of a stack whose home folder has a database. When the folder is deleted or renamed
-# meanwhile, they make no new one, because its database would be empty.
+# This environment variable is set in the worker and beat of a stack when its home folder has a database. If the folder
+# is then deleted or renamed, these processes make no new folder, because its database would be empty.
 MADE_BEFORE = "_NEXUS_HOME_IS_MADE"
 
 _START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts or stops the servers

@@ -969,7 +969,7 @@ def test_erasing_a_namespace_forgets_a_batch_that_was_not_sent(
 def test_an_erasure_before_a_run_looks_for_its_answer_lets_no_answer_stay(
     here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, everything: bool
 ) -> None:
-    """The run has read what is erased, and finds the request that the erasure has left without its text."""
+    """A digest has read messages. They and the text of its batch request are erased. Then it looks for its answer."""
     dream(*SESSIONS)
     run()
     assert calls(slow) == (1, 0, 0)
