@@ -34,7 +34,11 @@ export class Nexus {
   readonly api: Client<paths>;
 
   constructor({ url = "http://127.0.0.1:8700", token, retries = 3, fetch = globalThis.fetch }: Options) {
-    this.api = createClient<paths>({ baseUrl: url, fetch: sender({ token, retries, fetch: (one) => fetch(one) }) });
+    this.api = createClient<paths>({
+      baseUrl: url,
+      fetch: sender({ token, retries, fetch: (one) => fetch(one) }),
+      redirect: "manual", // nexus serve never redirects, and a redirected write would send its content elsewhere
+    });
     this.api.use({
       async onResponse({ response }) {
         if (!response.ok) throw await problemOf(response);
@@ -152,6 +156,7 @@ async function* each<T>(page: (offset: number) => Promise<[T[], number | null]>)
   for (let offset: number | null = 0; offset !== null; ) {
     const [entries, next]: [T[], number | null] = await page(offset);
     yield* entries;
+    if (next !== null && next <= offset) throw new TypeError(`The list goes on at ${next}, where it has been.`);
     offset = next;
   }
 }

@@ -25,15 +25,20 @@ export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<
 /** The lines of a stream. A reader that stops early closes the stream. */
 export async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
-  let rest = "";
+  let parts: string[] = []; // of the line that has no end yet; a line may have many megabytes
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) break;
-      const found = (rest + value).split("\n");
-      rest = found.pop() ?? "";
-      for (const line of found) yield line.replace(/\r$/, "");
+      const found = value.split("\n");
+      for (const end of found.splice(0, found.length - 1)) {
+        const line = parts.join("") + end;
+        parts = [];
+        yield line.replace(/\r$/, "");
+      }
+      parts.push(found[0]!);
     }
+    const rest = parts.join("");
     if (rest) yield rest;
   } finally {
     await reader.cancel();

@@ -30,7 +30,8 @@ export class NexusProblem extends Error {
 export async function problemOf(response: Response): Promise<NexusProblem> {
   const text = await response.text();
   if (response.headers.get("Content-Type")?.startsWith("application/problem+json")) {
-    return new NexusProblem(JSON.parse(text));
+    const problem = document(text);
+    if (typeof problem?.type === "string") return new NexusProblem(problem);
   }
   return new NexusProblem({
     type: "about:blank",
@@ -39,4 +40,12 @@ export async function problemOf(response: Response): Promise<NexusProblem> {
     detail: text.slice(0, 500),
     remedy: "The answer is not from nexus serve: check the address, and what stands between.",
   });
+}
+
+function document(text: string): Problem | null {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }

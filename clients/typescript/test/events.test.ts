@@ -52,3 +52,14 @@ test("a reader that stops closes the stream", async () => {
   for await (const _ of lines(endless)) break;
   assert.ok(closed);
 });
+
+test("a line of 40 MB is read in time that grows with its length", async () => {
+  const long = new TextEncoder().encode("x".repeat(65_536));
+  let parts = 640;
+  const body = new ReadableStream<Uint8Array>({
+    pull: (controller) => (parts-- > 0 ? controller.enqueue(long) : controller.close()),
+  });
+  const began = performance.now();
+  assert.equal((await all(lines(body)))[0]!.length, 640 * 65_536);
+  assert.ok(performance.now() - began < 5_000);
+});

@@ -1,5 +1,7 @@
 /** Against a real `nexus serve` with a worker: `tests/integration/test_typescript.py` starts both. */
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 
 import { Nexus, NexusProblem } from "../src/index.js";
@@ -196,4 +198,43 @@ test("a job whose streams end at once is asked for at most four times a second",
   let heard = 0;
   for await (const _ of new Nexus({ url, token, fetch: short }).job("j")) if (++heard === 3) break;
   assert.ok(performance.now() - began >= 400);
+});
+
+test("a redirected request goes nowhere else", async () => {
+  const elsewhere: string[] = [];
+  const other = createServer((request, response) => {
+    elsewhere.push(request.url!);
+    response.end("{}");
+  });
+  const here = createServer((_, response) => {
+    const { port } = other.address() as AddressInfo;
+    response.writeHead(status, { Location: `http://127.0.0.1:${port}/taken` }).end();
+  });
+  let status = 302;
+  await Promise.all([other, here].map((one) => new Promise<void>((done) => one.listen(0, "127.0.0.1", done))));
+  try {
+    const redirected = new Nexus({ url: `http://127.0.0.1:${(here.address() as AddressInfo).port}`, token });
+    for (status of [301, 302, 303, 307, 308]) {
+      await assert.rejects(redirected.remember({ namespace, text: "Mine." }), { name: "NexusProblem", status });
+    }
+    assert.deepEqual(elsewhere, []);
+  } finally {
+    for (const one of [other, here]) one.close().closeAllConnections();
+  }
+});
+
+test("a list that goes on where it has been ends with an error", async () => {
+  const same = async () => Response.json({ memories: [{ id: 1 }], next_offset: 0 });
+  const read = async () => {
+    for await (const _ of new Nexus({ url, token, fetch: same }).memories({ namespace }));
+  };
+  await assert.rejects(read, TypeError);
+});
+
+test("an error whose document is none is an error of its status", async () => {
+  for (const document of ["null", "[]", "{}", "{", ""]) {
+    const odd = async () =>
+      new Response(document, { status: 500, headers: { "Content-Type": "application/problem+json" } });
+    await assert.rejects(new Nexus({ url, token, fetch: odd }).status(), { name: "NexusProblem", status: 500 });
+  }
 });
