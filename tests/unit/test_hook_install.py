@@ -112,6 +112,29 @@ def test_where_the_settings_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert settings_file("claude-code", project=True) == tmp_path / ".claude" / "settings.local.json"
 
 
+@pytest.mark.parametrize(("agent", "folder"), [("claude-code", ".claude"), ("codex", ".codex"), ("cursor", ".cursor")])
+def test_a_link_that_a_clone_brings_leads_to_no_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, folder: str
+) -> None:
+    project, home = tmp_path / "project", tmp_path / "home"
+    project.mkdir()
+    home.mkdir()
+    monkeypatch.chdir(project)
+    (project / folder).symlink_to(home)
+    with pytest.raises(ConfigurationError, match="leads out of this project"):
+        settings_file(agent, project=True)
+    (project / folder).unlink()
+    path = settings_file(agent, project=True)
+    path.parent.mkdir()
+    path.symlink_to(home / "settings.json")
+    with pytest.raises(ConfigurationError, match="leads out of this project"):
+        settings_file(agent, project=True)
+    path.unlink()
+    path.symlink_to(project / "kept.json")  # a link within the project is the project's own matter
+    assert install(agent, settings_file(agent, project=True)).changed
+    assert (project / "kept.json").is_file()
+
+
 @pytest.mark.parametrize(("agent", "folder"), [("codex", ".codex"), ("cursor", ".cursor")])
 def test_the_hooks_of_other_agents_go_in_and_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, folder: str

@@ -52,12 +52,22 @@ class Change:
 
 
 def settings_file(agent: str, *, project: bool = False) -> Path:
-    """The user's settings file. With ``project``, the file of the project in the current folder."""
+    """The user's settings file. With ``project``, the file of the project in the current folder.
+
+    Raises:
+        ConfigurationError: a link leads the project's file out of the project. A clone may bring such a link.
+    """
     if agent == CLAUDE_CODE:
-        return _folder(".claude", "CLAUDE_CONFIG_DIR", project) / (
-            "settings.local.json" if project else "settings.json"
+        folder = _folder(".claude", "CLAUDE_CONFIG_DIR", project)
+        path = folder / ("settings.local.json" if project else "settings.json")
+    else:
+        path = _folder(*((".codex", "CODEX_HOME") if agent == CODEX else (".cursor", "")), project) / "hooks.json"
+    if project and not path.resolve().is_relative_to(Path.cwd().resolve()):
+        raise ConfigurationError(
+            f"{path} leads out of this project, to {path.resolve()}.",
+            remedy="Remove the link and try again, or leave --project out to change the user's settings.",
         )
-    return _folder(*((".codex", "CODEX_HOME") if agent == CODEX else (".cursor", "")), project) / "hooks.json"
+    return path
 
 
 def _folder(name: str, variable: str, project: bool) -> Path:
