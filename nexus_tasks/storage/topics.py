@@ -17,6 +17,7 @@ from sqlalchemy.orm import defer
 from nexus_tasks import limits
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Topic, TopicSource
 from nexus_tasks.types import TopicDetails, TopicInfo
 
@@ -35,8 +36,9 @@ class TopicDraft:
 
     ``seen`` is the revision of the stored topic that the writer of the draft has read, or 0 when the writer has read no
     stored topic. When the stored topic still has this revision, the draft replaces the stored content. Otherwise the
-    draft's new lines are appended to the stored content. ``sources`` are the ids of the messages that the draft was
-    written from.
+    draft's new lines are appended to the stored content. ``shown`` is the content that the writer has read, or its
+    beginning. Its lines are not new: what the stored topic lacks of them has been removed since. ``sources`` are the
+    ids of the messages that the draft was written from.
     """
 
     filename: str
@@ -46,6 +48,7 @@ class TopicDraft:
     content: str
     made_by: str
     seen: int = 0
+    shown: str = ""
     sources: tuple[int, ...] = ()
 
 
@@ -74,6 +77,12 @@ def find(tx: Transaction, namespace_id: int, filename: str, *, lock: bool = Fals
     return tx.scalar(query.execution_options(populate_existing=True).with_for_update() if lock else query)
 
 
+def are_there(tx: Transaction, shown: Mapping[int, str]) -> bool:
+    """Whether all of these topics are there, with these file names (topic id → file name)."""
+    query = select(Topic.id, Topic.filename).where(among(Topic.id, shown))
+    return {found.id: found.filename for found in tx.execute(query)} == dict(shown)
+
+
 def source_ids(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
     """The ids of the messages that these topics were written from."""
     return set(tx.scalars(select(TopicSource.memory_id).where(TopicSource.topic_id.in_(topic_ids)).distinct()))
@@ -83,8 +92,8 @@ def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> i
     """Store new topics, and new versions of topics. Returns the number of new and changed topics.
 
     A draft replaces a topic's content when the topic still has the draft's revision ``seen``. When the topic has
-    another revision, another run has changed it. Then the lines of the draft that the topic lacks are appended, so that
-    no line is lost.
+    another revision, another run or a person has changed it. Then the lines of the draft that are new to both are
+    appended, so that no line is lost, and none comes back that was removed meanwhile.
 
     A stored topic has at most :data:`LONGEST_CONTENT` characters. The lines that do not fit are added to the topic's
     next part: ``deploys.md`` goes on in ``deploys-part-2.md``, and so on.
@@ -168,7 +177,8 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
         return True
     there = find(tx, namespace_id, draft.filename, lock=True)
     assert there is not None
-    whole = draft.content if there.revision == draft.seen else append_missing_lines(there.content, draft.content)
+    is_seen = there.revision == draft.seen
+    whole = draft.content if is_seen else append_missing_lines(there.content, draft.content, draft.shown)
     content, rest = _fitting(whole)
     more = False
     if rest:  # the rest may repeat lines of the stored topic, so it rests on the stored topic's messages too
@@ -187,9 +197,9 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     return True
 
 
-def append_missing_lines(there: str, new: str) -> str:
-    """The content ``there``, followed by the lines of ``new`` that ``there`` does not have."""
-    known = {line.strip() for line in there.splitlines()}
+def append_missing_lines(there: str, new: str, before: str) -> str:
+    """The content ``there``, followed by the lines of ``new`` that neither it nor the content ``before`` has."""
+    known = {line.strip() for content in (there, before) for line in content.splitlines()}
     added = [line for line in new.splitlines() if not line.strip() or line.strip() not in known]
     return f"{there}\n{more}" if (more := "\n".join(added).strip("\n")) else there
 

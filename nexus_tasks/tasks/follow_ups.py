@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BudgetHeld, QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
+from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import dreams
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -73,6 +74,15 @@ def wake_held(deployment: Deployment, namespace: str) -> None:
     Those that still find too little money wait again. The next call that ends wakes them.
     """
     hurry_all(deployment, BudgetHeld.wait_reason, namespace, most=max(deployment.cap(namespace), 1))
+
+
+def forget_errors(deployment: Deployment, namespace: str) -> None:
+    """Delete the texts of the last errors of a namespace's jobs, which may quote what was erased."""
+    try:
+        index = ClaimIndex(deployment.claims)
+        deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
+    except QueueUnavailable as error:
+        log.warning("Redis is away, so the last errors of the jobs of %s stay: %s", namespace, error)
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:

@@ -19,8 +19,7 @@ from celery.utils.time import maybe_make_aware
 from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
-from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
+from nexus_tasks.errors import NexusError, StorageUnavailable
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.idempotency.request import Request
@@ -93,7 +92,7 @@ def _erase_expired(deployment: Deployment) -> int:
             erased += found
     for namespace in sorted(touched):
         follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
-        _forget_errors(deployment, namespace)
+        follow_ups.forget_errors(deployment, namespace)
     if touched and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
         log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))
     return erased
@@ -124,15 +123,6 @@ def _erase_listed(deployment: Deployment, touched: set[str], end: float) -> int:
     again += [digest_session.request(namespace, key, "manual_rebuild") for namespace, key in sorted(digests)]
     follow_ups.ask(deployment, again)
     return erased
-
-
-def _forget_errors(deployment: Deployment, namespace: str) -> None:
-    """Delete the texts of the last errors of a namespace's jobs, which may quote what was erased."""
-    try:
-        index = ClaimIndex(deployment.claims)
-        deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
-    except QueueUnavailable as error:
-        log.warning("Redis is away, so the last errors of the jobs of %s stay: %s", namespace, error)
 
 
 def _erase(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from nexus_tasks.types import JobOutcome
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces
 from tests.sandbox import Sandbox, engine
-from tests.standin import Call, StandIn
+from tests.standin import Call, StandIn, faults
 
 KIND = "extract_session"
 
@@ -539,6 +540,81 @@ def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandb
     extract()
     assert Nexus().topic(NAMESPACE, "things.md").content == "- one\n- two\n- of another\n- three"
     assert cursors(ours)[0] == 8
+
+
+def test_a_topic_that_is_deleted_during_a_run_does_not_come_back(ours: Sandbox, standin: StandIn) -> None:
+    """Neither in a topic of its name, nor in another topic, nor in the saved answer."""
+    Nexus().write_topic(NAMESPACE, "things.md", f"- The safe is {SECRET}.")
+    say(*turns(4))
+
+    def answered(call: Call) -> Any:
+        if len(asked(standin, "topics")) == 1:
+            Nexus().delete_topic(NAMESPACE, "things.md")
+        copied = f"\n- The safe is {SECRET}." if SECRET in call.text else ""
+        return {"topics": [topic(f"- one{copied}"), topic(f"- two{copied}", "more.md")]}
+
+    standin.answer("topics", answered)
+    extract()
+    assert (Nexus().topics(NAMESPACE), traces(ours)) == ([], [])
+    time_passes(ours)
+    extract()
+    stored = map(partial(Nexus().topic, NAMESPACE), ("things.md", "more.md"))
+    assert [one.content for one in stored] == ["- one", "- two"]
+    assert traces(ours) == []
+
+
+def test_a_topic_that_is_renamed_during_a_run_is_not_written_a_second_time(ours: Sandbox, standin: StandIn) -> None:
+    Nexus().write_topic(NAMESPACE, "things.md", "- one")
+    say(*turns(4))
+
+    def answered(call: Call) -> Any:
+        if len(asked(standin, "topics")) == 1:
+            Nexus().rename_topic(NAMESPACE, "things.md", "items.md")
+        return {"topics": [topic("- one\n- two", "items.md" if "items.md" in call.text else "things.md")]}
+
+    standin.answer("topics", answered)
+    extract()
+    time_passes(ours)
+    extract()
+    assert [one.filename for one in Nexus().topics(NAMESPACE)] == ["items.md"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_line_that_is_taken_out_of_a_topic_during_a_run_does_not_come_back(
+    claude: Callable[..., Sandbox], standin: StandIn, whole: bool
+) -> None:
+    ours = claude(NEXUS_EXTRACT_SHOWN_TOKENS="4000" if whole else "0")
+    lines = [f"- The safe is {SECRET}.", *(f"- line {n}" for n in range(9))]
+    Nexus().write_topic(NAMESPACE, "things.md", "\n".join(lines))
+    say(*turns(4))
+
+    def answered(call: Call) -> Any:
+        assert SECRET in call.text
+        Nexus().write_topic(NAMESPACE, "things.md", "\n".join(lines[1:]))
+        return {"topics": [topic("\n".join([lines[0], "- new"]))]}
+
+    standin.answer("topics", answered)
+    extract()
+    assert Nexus().topic(NAMESPACE, "things.md").content == "\n".join([*lines[1:], "- new"])
+    assert traces(ours) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_error_of_a_run_does_not_quote_a_deleted_topic(ours: Sandbox, standin: StandIn, late: bool) -> None:
+    Nexus().write_topic(NAMESPACE, "things.md", f"- The safe is {SECRET}.")
+    say(*turns(4))
+
+    def refuses(call: Call) -> bool:
+        if SECRET in call.text and late:
+            Nexus().delete_topic(NAMESPACE, "things.md")
+        return SECRET in call.text
+
+    standin.when(refuses, faults.refused(f"I say nothing about {SECRET}."))
+    extract()
+    if not late:
+        assert [trace.partition(":")[0] for trace in traces(ours)] == ["dead_letters", "topics"]
+        Nexus().delete_topic(NAMESPACE, "things.md")
+    assert traces(ours) == []
 
 
 def test_hostile_filenames_are_rejected_and_counted(ours: Sandbox, standin: StandIn) -> None:

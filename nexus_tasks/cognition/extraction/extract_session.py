@@ -111,17 +111,31 @@ def _next_batch(
 def _topics(
     resources: Resources, job: JobContext, session_key: str, batch: ExtractionBatch, _observers: Sequence[str]
 ) -> Tally:
-    drafts, rejected = list[stored_topics.TopicDraft](), 0
-    if batch.lines:
+    if not batch.lines:
         with resources.database.transaction() as tx:
-            shown = resources.settings.extract_shown_tokens
-            request, seen = topics.build_request(tx, job.namespace_id, session_key, batch, shown)
-        answer = ask(resources, job, request)
-        drafts, rejected = topics.drafts(answer, batch, seen, resources.model.model_for("topics"))
+            _advance_cursor(tx, job, batch, 0)
+        return Tally()
     with resources.database.transaction() as tx:
-        if not _advance_cursor(tx, job, batch, rejected):
-            return Tally()
-        changed = stored_topics.store(tx, job.namespace_id, drafts)
+        tokens = resources.settings.extract_shown_tokens
+        request, shown = topics.build_request(tx, job.namespace_id, session_key, batch, tokens)
+    asked = job.asked
+    try:
+        answer = ask(resources, job, request)
+        asked = list(job.asked)
+        drafts, rejected = topics.drafts(answer, batch, shown, resources.model.model_for("topics"))
+        with resources.database.transaction() as tx:
+            if not _advance_cursor(tx, job, batch, rejected):
+                return Tally()
+            changed = stored_topics.store(tx, job.namespace_id, drafts)
+            # After the changes, which lock their topics.
+            if drafts and not stored_topics.are_there(tx, shown.ids):
+                raise Erased
+    except JobError:  # it may quote a topic that was deleted since, and so may the saved answer
+        with resources.database.transaction() as tx:
+            if stored_topics.are_there(tx, shown.ids):
+                raise
+            ledger.delete_answers(tx, job.namespace_id, asked)
+        raise Erased from None
     return Tally(topics=changed, rejected=rejected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from nexus_tasks.cognition import prompts
@@ -25,19 +26,32 @@ LONGEST_NAME, LONGEST_DESCRIPTION = 80, 200  # characters
 LONGEST_ANSWER = 20_000  # the most characters of a topic in an answer; the rest of a longer one is left out
 _TYPES = frozenset(get_args(TopicType))
 
-Seen = dict[str, int]  # the revision of each topic that the model was shown whole, by filename
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """The topics that the model was shown.
+
+    Attributes:
+        ids: topic id → file name.
+        contents: file name → what was shown of the content.
+        revisions: file name → revision, of the topics that were shown whole.
+    """
+
+    ids: dict[int, str]
+    contents: dict[str, str]
+    revisions: dict[str, int]
 
 
 def build_request(
     tx: Transaction, namespace_id: int, session_key: str, batch: ExtractionBatch, shown_tokens: int
-) -> tuple[ModelRequest[TopicFiles], Seen]:
+) -> tuple[ModelRequest[TopicFiles], Shown]:
     """Build the model request for a batch, with a manifest of the existing topics.
 
     Args:
         shown_tokens: the most tokens that the long topics shown whole may have together.
 
     Returns:
-        The request, and the revision of each topic that the request shows whole.
+        The request, and the topics that it shows.
     """
     topics.split_oversized(tx, namespace_id)
     there = topics.every(tx, namespace_id, MOST_KNOWN)
@@ -47,8 +61,12 @@ def build_request(
         known=tuple(_known(topic, whole=topic.id in whole) for topic in there),
         known_from=frozenset(topics.source_ids(tx, [topic.id for topic in there])),
     )
-    seen = {topic.filename: topic.revision for topic in there if topic.id in whole}
-    return request_about(session_key, material), seen
+    shown = Shown(
+        ids={topic.id: topic.filename for topic in there},
+        contents={topic.filename: topic.content for topic in material.known},
+        revisions={topic.filename: topic.revision for topic in there if topic.id in whole},
+    )
+    return request_about(session_key, material), shown
 
 
 def request_about(session_key: str, material: TopicsMaterial) -> ModelRequest[TopicFiles]:
@@ -64,7 +82,7 @@ def request_about(session_key: str, material: TopicsMaterial) -> ModelRequest[To
     )
 
 
-def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
+def drafts(answer: TopicFiles, batch: ExtractionBatch, shown: Shown, made_by: str) -> tuple[list[TopicDraft], int]:
     """The valid topic files, and the number of rejected files.
 
     A file with an unsafe name, an unknown type or no content is rejected.
@@ -84,7 +102,8 @@ def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str)
                 type=kind,
                 content=content if len(content) <= LONGEST_ANSWER else content[: LONGEST_ANSWER - 1] + "…",
                 made_by=made_by,
-                seen=seen.get(filename, 0),
+                seen=shown.revisions.get(filename, 0),
+                shown=shown.contents.get(filename, ""),
                 sources=tuple(line.id for line in batch.lines),
             )
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 
 from nexus_tasks.storage import extractions
+from nexus_tasks.storage.dead_letters import ERASED_ERROR
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among, parts
-from nexus_tasks.storage.models import Memory, Topic, TopicSource
+from nexus_tasks.storage.models import DeadLetter, Memory, SavedAnswer, Topic, TopicSource
 from nexus_tasks.text import content_words
 
 _AT_ONCE = 20  # memories whose texts are read at a time
@@ -57,6 +58,23 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
     tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
     return len(erased_topics)
+
+
+def remove_one(tx: Transaction, topic: Topic, extractor: str) -> None:
+    """Delete a topic, and what may quote it: the namespace's saved answers, and errors in dead letters.
+
+    Args:
+        extractor: the job kind that reads topics. Its dead letters lose the text of their error.
+    """
+    tx.execute(delete(SavedAnswer).where(SavedAnswer.namespace_id == topic.namespace_id))
+    read = (DeadLetter.namespace_id == topic.namespace_id, DeadLetter.kind == extractor)
+    tx.execute(
+        update(DeadLetter)
+        .where(*read)
+        .values(message=ERASED_ERROR, traceback="")
+        .execution_options(synchronize_session=False)
+    )
+    tx.delete(topic)
 
 
 def _messages_of_topics(tx: Transaction, namespace_id: int) -> dict[int, set[int]]:
