@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,9 @@ from sqlalchemy import select, text
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NotFound, StorageUnavailable
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.services import erasure
 from nexus_tasks.storage import observations as logs
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.erasure import context, targets, vacuum
@@ -942,6 +944,63 @@ def test_a_table_that_an_older_transaction_keeps_rows_of_is_not_said_to_be_rewri
     monkeypatch.undo()
     eventually(lambda: rewrite_tables(database, files=True) == [])
     assert not in_the_file()
+
+
+def test_erasures_at_the_same_time_share_a_rewrite_and_leave_the_tables_to_others_between_two(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant who erased one memory after the other let all others wait for seconds, again and again."""
+    rewritten = list[tuple[float, float]]()
+
+    def slow(*_: Any, **__: Any) -> list[str]:
+        began = time.monotonic()
+        time.sleep(0.3)
+        rewritten.append((began, time.monotonic()))
+        return ["memories"]
+
+    def forget(memory_id: int) -> float:
+        receipt = Nexus(here.deployment).forget(NAMESPACE, memory_id=memory_id)
+        assert receipt.not_rewritten == ("memories",)
+        return time.monotonic()
+
+    monkeypatch.setattr(vacuum, "rewrite_tables", slow)
+    monkeypatch.setattr(erasure, "SHORT", 0.2)
+    ids = say(*(f"Ann has seen town {n}." for n in range(8)))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(forget, ids))
+    assert len(rewritten) <= 3
+    [(_, first_end), (second_begin, _), *_] = rewritten
+    assert second_begin - first_end > 0.9
+
+
+def test_an_erasure_rewrites_the_tables_itself_when_the_rewrite_that_it_waited_for_has_failed(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, results = threading.Event(), iter([[], StorageUnavailable("away"), ["memories"]])
+
+    def rewrite(*_: Any, **__: Any) -> list[str]:
+        begun.set()
+        time.sleep(3)
+        found = next(results)
+        if isinstance(found, StorageUnavailable):
+            raise found
+        return list(found)
+
+    def forget(memory_id: int) -> tuple[str, ...] | str:
+        try:
+            return Nexus(here.deployment).forget(NAMESPACE, memory_id=memory_id).not_rewritten
+        except StorageUnavailable:
+            return "failed"
+
+    monkeypatch.setattr(vacuum, "rewrite_tables", rewrite)
+    monkeypatch.setattr(erasure, "REST", 0.0)
+    first, *others = say("Ann has seen Rome.", "Ann has seen Oslo.", "Ann has seen Bern.")
+    with ThreadPoolExecutor(3) as pool:
+        told = pool.submit(forget, first)
+        assert begun.wait(20)
+        waited = list(pool.map(forget, others))
+    assert told.result() == ()
+    assert sorted(waited, key=str) == [("memories",), "failed"]
 
 
 def test_vector_indexes_are_not_built_while_nobody_can_read(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
