@@ -9,7 +9,8 @@ from typing import Any
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.integrations.extras import extra
-from nexus_tasks.types import Message
+from nexus_tasks.services.transcript_messages import message_of
+from nexus_tasks.types import Message, clean_text
 from nexus_tasks.types.hidden_characters import strip_hidden
 
 with extra("llama-index", "llama_index"):
@@ -81,7 +82,8 @@ class NexusMemoryBlock(BaseMemoryBlock[str]):
 
 def _message(message: ChatMessage, author: str | None) -> Message | None:
     role = _ROLES.get(message.role.value, "tool" if message.role.value in _TOOLS else None)
-    content = message.content or ""
+    content = clean_text(message.content or "")
     if role is None or not content.strip():  # a system prompt, or a message without text
         return None
-    return Message(role=role, author=author if role == "user" else None, content=content, id=f"message:{uuid.uuid4()}")
+    speaker = author if role == "user" else None
+    return message_of({"role": role, "author": speaker, "content": content, "id": f"message:{uuid.uuid4()}"})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.integrations.extras import extra
+from nexus_tasks.integrations.storable import storable
 from nexus_tasks.types import MAX_CONTENT, Message, SaidMessage, json_size
 
 with extra("openai-agents", "agents"):
@@ -29,7 +30,7 @@ class NexusSession:
 
     Items come back as they were given, in the same order. What people and the agent say in them is remembered: facts
     are derived from it, and searches find it. Secrets in items are replaced, unless the namespace's setting ``scrub``
-    is off. An item has at most 1,000,000 characters as JSON.
+    is off. NUL characters are left out. An item has at most 1,000,000 characters as JSON.
 
     Args:
         session_id: the conversation, which is the key of a session.
@@ -71,7 +72,7 @@ class NexusSession:
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items."""
         if items:
-            said = [_message(cast(Mapping[str, Any], item), self.author) for item in items]
+            said = [_message(storable(item), self.author) for item in items]
             await self.nexus.aingest(self.namespace, self.session_id, said)
 
     async def pop_item(self) -> TResponseInputItem | None:

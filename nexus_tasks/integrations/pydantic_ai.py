@@ -12,6 +12,7 @@ from typing import Any
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.integrations.extras import extra
+from nexus_tasks.integrations.storable import storable
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK
 from nexus_tasks.types import MAX_CONTENT, Message, json_size
 from nexus_tasks.types.hidden_characters import strip_hidden
@@ -72,7 +73,7 @@ class History:
     """The history of one conversation, for ``message_history``.
 
     Messages come back as they were given. What is said in them is remembered. Secrets are replaced, unless the
-    namespace's setting ``scrub`` is off.
+    namespace's setting ``scrub`` is off. NUL characters are left out.
 
     Args:
         nexus: the client.
@@ -111,7 +112,7 @@ class History:
 
 
 def _message(message: ModelMessage, author: str | None) -> Message:
-    [data] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    [data] = storable(ModelMessagesTypeAdapter.dump_python([message], mode="json"))
     prompts = [_said(part) for part in data["parts"] if part["part_kind"] in ("user-prompt", "speech")]
     answers = [_said(part) for part in data["parts"] if part["part_kind"] in ("text", "speech")]
     # What our own tools returned is remembered already.

@@ -366,6 +366,33 @@ def test_the_node_stores_tools_and_edits_and_no_system_prompt(nexus: Nexus) -> N
     assert said[1].tool_calls == (call,)
 
 
+def test_what_cannot_be_stored_of_a_message_does_not_cost_the_thread(nexus: Nexus) -> None:
+    """The state keeps the message, so every later call of the thread would fail."""
+    call = {"name": "read", "args": {"path": "a\0.pdf"}, "id": "1", "type": "tool_call"}
+    messages = [
+        HumanMessage("Read it.", id="1"),
+        AIMessage("", tool_calls=[call], id="2"),
+        ToolMessage("a page\0 of a PDF", tool_call_id="1", id="3"),
+        ToolMessage("\0", tool_call_id="1", id="4"),
+        ToolMessage("word " * 300_000, tool_call_id="1", id="5"),
+        AIMessage("It is read.", id="6"),
+    ]
+    node = remember_node(nexus, "acme")
+    for _ in range(2):
+        node({"messages": messages}, {"configurable": {"thread_id": "t", "user_id": 42}})
+    said = nexus.session("acme", "t").said
+    assert [(one.role, one.author, one.content[:17]) for one in said] == [
+        ("user", "42", "Read it."),
+        ("assistant", "assistant", ""),
+        ("tool", "tool", "a page of a PDF"),
+        ("tool", "tool", "word word word wo"),
+        ("assistant", "assistant", "It is read."),
+    ]
+    assert said[1].tool_calls == ({"name": "read", "id": "1"},)
+    node({"messages": messages[:1]}, {"configurable": {"thread_id": "u", "user_id": ""}})
+    assert nexus.session("acme", "u").said[0].author == "user"
+
+
 def test_what_is_recalled_hides_nothing_from_people(nexus: Nexus) -> None:
     nexus.ingest("acme", "s", [{"content": "Deploys are on \u202eTuesdays.\U000e0068\U000e0069", "author": "ann"}])
     work()

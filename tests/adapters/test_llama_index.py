@@ -63,11 +63,20 @@ def test_a_block_is_truncated_at_a_line(nexus: Nexus) -> None:
     assert asyncio.run(block.atruncate("one\ntwo\n", 100)) is None
 
 
-def test_a_message_of_white_space_does_not_cost_the_others(nexus: Nexus) -> None:
+@pytest.mark.parametrize("content", [" \n", "\0"])
+def test_a_message_without_a_text_does_not_cost_the_others(nexus: Nexus, content: str) -> None:
     block = NexusMemoryBlock(nexus=nexus, namespace="acme")
-    messages = [ChatMessage(role="user", content="I moved to Lisbon."), ChatMessage(role="assistant", content=" \n")]
+    messages = [ChatMessage(role="user", content="I moved to Lisbon."), ChatMessage(role="assistant", content=content)]
     asyncio.run(block.aput(messages, session_id="chat"))
     assert [one.content for one in nexus.session("acme", "chat").said] == ["I moved to Lisbon."]
+
+
+def test_a_message_that_is_too_long_is_shortened(nexus: Nexus) -> None:
+    block = NexusMemoryBlock(nexus=nexus, namespace="acme")
+    asyncio.run(block.aput([ChatMessage(role="user", content="word " * 300_000)], session_id="chat"))
+    [said] = nexus.session("acme", "chat").said
+    assert said.content.startswith("word word")
+    assert len(said.content) < 200_000
 
 
 def test_what_is_recalled_hides_nothing_from_people(nexus: Nexus) -> None:

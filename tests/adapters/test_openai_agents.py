@@ -101,6 +101,33 @@ def test_an_item_may_be_as_long_as_the_limit(nexus: Nexus) -> None:
     run(talk)
 
 
+def test_a_tool_that_returns_a_nul_character_does_not_cost_the_run(nexus: Nexus) -> None:
+    @function_tool
+    def read() -> str:
+        return "a page\0 of a PDF, and half a sign \ud83d"
+
+    class Reads(Model):
+        async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
+            call = ResponseFunctionToolCall(arguments="{}", call_id="c1", name="read", type="function_call")
+            text = ResponseOutputText(text="It is read.", type="output_text", annotations=[])
+            said = ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+            self.calls = getattr(self, "calls", 0) + 1
+            return ModelResponse(output=[call if self.calls == 1 else said], usage=Usage(), response_id=None)
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    async def talk() -> None:
+        session = NexusSession("chat", nexus, "acme")
+        agent = Agent(name="reader", model=Reads(), tools=[read])
+        told = await Runner.run(agent, "Read it.", session=session, run_config=RunConfig(tracing_disabled=True))
+        assert told.final_output == "It is read."
+        _, _, output, _ = await session.get_items()
+        assert output["output"] == "a page of a PDF, and half a sign ?"  # type: ignore[typeddict-item]
+
+    run(talk)
+
+
 def test_pages_are_read_whole(nexus: Nexus) -> None:
     async def talk() -> None:
         session = NexusSession("chat", nexus, "acme")

@@ -137,6 +137,25 @@ def test_an_attachment_with_a_secret_does_not_cost_the_history(nexus: Nexus) -> 
     asyncio.run(talk())
 
 
+def test_a_nul_character_does_not_cost_the_history(nexus: Nexus) -> None:
+    """A tool that reads a file may return one, and a model may write one."""
+    messages: list[ModelMessage] = [
+        ModelResponse(parts=[ToolCallPart("read", {"path": "a\0.pdf"}, "c1")]),
+        ModelRequest(parts=[ToolReturnPart("read", {"pages": ["a page\0"]}, "c1")]),
+        ModelResponse(parts=[TextPart("It\0 is read.")]),
+    ]
+
+    async def talk() -> None:
+        history = History(nexus, "acme", "chat")
+        await history.save(messages)
+        call, result, answer = await history.load()
+        assert call.parts[0].args == {"path": "a.pdf"}  # type: ignore[union-attr]
+        assert result.parts[0].content == {"pages": ["a page"]}  # type: ignore[union-attr]
+        assert answer.parts[0].content == "It is read."  # type: ignore[union-attr]
+
+    asyncio.run(talk())
+
+
 def test_a_message_may_be_as_long_as_its_data(nexus: Nexus) -> None:
     messages: list[ModelMessage] = [
         ModelRequest(parts=[UserPromptPart("x" * 900_000)]),

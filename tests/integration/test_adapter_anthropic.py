@@ -520,3 +520,11 @@ def test_parsed_answers_stay_parsed(nexus: Nexus, client: Anthropic, standin: St
     parsed = own.messages.parse(**turn("where?"), output_format=Reply)
     assert parsed.parsed_output == Reply(city="Lisbon")
     assert said(nexus)[-1][2] == '{"city": "Lisbon"}'
+
+
+def test_a_result_without_a_text_does_not_cost_the_turn() -> None:
+    """A tool that reads a file may return a NUL character alone."""
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "\0"}
+    content = [result, {"type": "text", "text": "I moved\0 to Lisbon."}]
+    [said] = turns.new_turns([{"role": "user", "content": content}], "ann")
+    assert (said.author, said.content) == ("ann", "I moved to Lisbon.")

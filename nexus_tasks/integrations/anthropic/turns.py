@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks.services.transcript_messages import message_of
-from nexus_tasks.types import Message
+from nexus_tasks.types import Message, clean_text
 
 
 def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list[Message]:
@@ -63,7 +63,7 @@ def _blocks(content: Any) -> list[Mapping[str, Any]]:
 
 
 def _text(blocks: Iterable[Mapping[str, Any]]) -> str:
-    return "\n".join(block["text"] for block in blocks if block.get("type") == "text").strip()
+    return clean_text("\n".join(block["text"] for block in blocks if block.get("type") == "text")).strip()
 
 
 def streamed(body: bytes) -> dict[str, Any] | None:

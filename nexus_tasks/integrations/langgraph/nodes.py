@@ -11,7 +11,8 @@ from langgraph.graph import MessagesState
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
-from nexus_tasks.types import Message
+from nexus_tasks.services.transcript_messages import message_of
+from nexus_tasks.types import Message, clean_text
 from nexus_tasks.types.hidden_characters import strip_hidden
 
 Node = Callable[[Mapping[str, Any], RunnableConfig], dict[str, Any]]
@@ -57,7 +58,9 @@ def recall_node(nexus: Nexus, namespace: str, *, subject: str | None = None, max
 def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) -> Node:
     """A node that stores the messages of the state. The session is the graph's thread (``thread_id``).
 
-    A message is stored once, by its id. A message that was edited replaces the stored one.
+    A message is stored once, by its id. A message that was edited replaces the stored one. Of a text that is too long,
+    the middle is left out. Of a tool call that cannot be stored, for example because of a NUL character, the arguments
+    are left out.
 
     Args:
         nexus: the client.
@@ -67,7 +70,8 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
 
     def remember(state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
         named = config.get("configurable", {})
-        said = list(_messages(state["messages"], author or named.get("user_id")))
+        user = named.get("user_id")  # may be a number
+        said = list(_messages(state["messages"], author or (None if user in (None, "") else str(user))))
         nexus.ingest(namespace, str(named.get("thread_id", "langgraph")), said, replace=True)
         return {}
 
@@ -77,14 +81,14 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
 def _messages(messages: Sequence[BaseMessage], author: str | None) -> Iterable[Message]:
     for message in messages:
         text = _text(message)
+        said: dict[str, Any] = {"author": message.name, "content": text, "id": message.id}
         if isinstance(message, HumanMessage) and text:
-            yield Message(role="user", author=message.name or author, content=text, id=message.id)
+            yield message_of({**said, "role": "user", "author": message.name or author})
         elif isinstance(message, AIMessage) and (text or message.tool_calls):
-            calls = tuple({**call} for call in message.tool_calls)
-            yield Message(role="assistant", author=message.name, content=text, tool_calls=calls, id=message.id)
+            yield message_of({**said, "role": "assistant", "tool_calls": [{**call} for call in message.tool_calls]})
         elif isinstance(message, ToolMessage) and text:
-            yield Message(role="tool", author=message.name, content=text, id=message.id)
+            yield message_of({**said, "role": "tool"})
 
 
 def _text(message: BaseMessage) -> str:
-    return message.text.strip()
+    return clean_text(message.text).strip()
