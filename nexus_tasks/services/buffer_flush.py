@@ -33,6 +33,7 @@ from nexus_tasks.errors import (
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.storage import namespaces, tenancy
+from nexus_tasks.storage.translation import is_read_only
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, as_stored, check_name, check_namespace
 
@@ -124,7 +125,7 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         writing: the namespace to which the call is about to write messages.
 
     Raises:
-        StorageUnavailable: Postgres still does not answer.
+        StorageUnavailable: Postgres still does not answer, or takes no writes although ``writing`` is given.
         Transient: another transaction keeps ``writing`` locked, and earlier messages of it wait in the buffer. The
             call's messages must not be stored before them.
     """
@@ -143,6 +144,11 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         clock.locked = locked | (frozenset() if allowed is None else clock.locked.difference(allowed))
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
+    except StorageUnavailable as error:
+        if writing is not None or not is_read_only(error):
+            clock.looked_at = float("-inf")
+            raise
+        log.warning("The session buffer is not stored yet: %s", error)  # a standby shows what it has
     except BaseException:
         clock.looked_at = float("-inf")
         raise

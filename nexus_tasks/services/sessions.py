@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
@@ -33,6 +34,8 @@ def show_session(
     limit: int,
 ) -> SessionDetails:
     """See :meth:`nexus_tasks.client.Nexus.session`."""
+    # An adapter gives the messages to a model as the history. Without the newest ones it would also erase another one.
+    buffer_flush.store_pending(deployment)
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         session = sessions.get(tx, known.id, session_key)
@@ -67,6 +70,7 @@ def end_session(deployment: Deployment, namespace: str, session_key: str) -> Job
     """See :meth:`nexus_tasks.client.Nexus.end_session`."""
     check_namespace(namespace)
     session_key = check_name("session_key", session_key)
+    buffer_flush.store_pending(deployment, namespace)  # else the messages that wait there would open the session again
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         writer = SessionWriter(deployment, tx, known, session_key)

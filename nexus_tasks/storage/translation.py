@@ -29,7 +29,8 @@ from nexus_tasks.errors import (
 # (the server is read-only, because it is a standby or a former primary), 40 (Postgres rolled the transaction back
 # because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
 # operator intervened) and 58 (the server's system failed).
-_PASSING = ("08", "25006", "40", "53", "57", "58")
+_READ_ONLY = "25006"
+_PASSING = ("08", _READ_ONLY, "40", "53", "57", "58")
 # Postgres has ended a statement, an idle transaction or a transaction by a timeout. Other statements go on.
 _TOOK_TOO_LONG = ("57014", "25P03", "25P04")
 _TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a text in a full-text index
@@ -38,7 +39,7 @@ _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 # (the server lacks a feature, for example the extension pgvector).
 _REFUSING = ("28", "3D", "42501", "0A")
 _REMEDIES = {
-    "25006": "Point NEXUS_DATABASE_URL at the primary; jobs go on by themselves.",
+    _READ_ONLY: "Point NEXUS_DATABASE_URL at the primary; jobs go on by themselves.",
     "53100": "Free space on the database server's disk; jobs go on by themselves.",
     "53200": "Give the database server more memory, or lower its work_mem; jobs go on by themselves.",
     "53300": "Raise the server's max_connections, lower NEXUS_DATABASE_POOL_SIZE, or put PgBouncer between.",
@@ -107,6 +108,11 @@ def translated() -> Iterator[None]:
     except DBAPIError as error:
         _hide_rows(error)
         raise _translate(error) from error
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether an error that :func:`translated` has raised says that the server takes no writes, such as a standby."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) == _READ_ONLY
 
 
 def _hide_rows(error: DBAPIError) -> None:

@@ -73,6 +73,44 @@ def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Sandbo
     assert here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'") == [(5,)]
 
 
+def test_a_session_is_shown_and_ended_with_what_waits_in_the_buffer(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter gives the session to a model, and erases its newest message."""
+    monkeypatch.setattr(buffer_flush, "LOOK_EVERY", 0.0)
+    nexus = Nexus()
+    nexus.ingest("acme", "chat", turns("one"))
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("two"))
+    assert [one.content for one in nexus.session("acme", "chat", newest=True).said] == ["one", "two"]
+    assert not buffer.pending()
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("three"))
+    nexus.end_session("acme", "chat")
+    assert said(here) == ["one", "two", "three"]
+    assert nexus.session("acme", "chat").ended_at is not None
+
+
+def test_a_server_that_takes_no_writes_shows_what_it_has(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text in the buffer of the machine does not keep it from reading a standby."""
+    monkeypatch.setattr(buffer_flush, "LOOK_EVERY", 0.0)
+    nexus = Nexus()
+    nexus.ingest("acme", "chat", turns("Ann drinks tea."))
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("Ann drinks coffee."))
+    with monkeypatch.context() as patch:
+        patch.setenv("NEXUS_DATABASE_URL", f"{here.database_url}&options=-c%20default_transaction_read_only%3Don")
+        with here.another():
+            assert [one.content for one in Nexus().session("acme", "chat").said] == ["Ann drinks tea."]
+            assert [one.content for one in Nexus().search("acme", "tea")] == ["Ann drinks tea."]
+            assert Nexus().ingest("acme", "chat", turns("Ann drinks milk.")).buffered == 1
+    assert buffer.pending()
+    assert nexus.ingest("acme", "chat", turns("Ann drinks water.")).stored == 1
+    assert said(here) == ["Ann drinks tea.", "Ann drinks coffee.", "Ann drinks milk.", "Ann drinks water."]
+
+
 def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: Sandbox) -> None:
     nexus = Nexus()
     call = [
