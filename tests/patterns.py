@@ -65,7 +65,7 @@ def methods(where: str) -> set[str]:
 def _reachable(value: Any, module: str, depth: int = 0) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern):
         yield value
-    elif hasattr(value, "cache_info") and not inspect.signature(value).parameters and _gives_patterns(value):
+    elif hasattr(value, "cache_info") and not _required(value) and _gives_patterns(value):
         yield from _reachable(value(), module, depth + 1)
     elif depth < 5:
         if isinstance(value, Mapping):
@@ -77,6 +77,12 @@ def _reachable(value: Any, module: str, depth: int = 0) -> Iterator[re.Pattern[s
                 yield re.compile(value.pattern, MAKERS["_compiled"])
             for one in value:
                 yield from _reachable(one, module, depth + 1)
+
+
+def _required(function: Any) -> list[str]:
+    """The parameters without a default. ``partial(re.compile, pattern)`` has one with a default: the flags."""
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.default is one.empty]
 
 
 def _gives_patterns(cached: Any) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -18,6 +21,8 @@ from nexus_tasks.transcripts.claude_code import _command
 from nexus_tasks.transcripts.scrubbing import scrub
 from tests import patterns
 from tests.growth import fault
+from tests.transcripts.planted import in_context
+from tests.transcripts.secrets import planted
 
 # The most characters that the package gives to these patterns, whatever the length of a message.
 MOST = {
@@ -79,6 +84,40 @@ def test_every_pattern_can_be_found() -> None:
     assert {name: len(lines) for name, lines in found.items()} == {"transcripts/scrubbing/shapes.py": 1}
     assert patterns.unreachable("def f(x):\n    return re.search(x + 'a', x)") == [2]
     assert patterns.unreachable("def f(x):\n    return re.search('a', x)") == []
+
+
+# Prints what the package compiles while it scrubs texts that have many kinds of secrets.
+COMPILED = """
+import json, re, sys
+
+compiled, original = set(), re._compiler.compile
+
+def compile(pattern, flags=0):
+    made = original(pattern, flags)
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.endswith(("/re/__init__.py", "/functools.py")):
+        frame = frame.f_back
+    if "/nexus_tasks/" in frame.f_code.co_filename:
+        compiled.add((made.pattern, made.flags, f"{frame.f_code.co_filename}, line {frame.f_lineno}"))
+    return made
+
+re._compiler.compile = compile
+from nexus_tasks.transcripts.scrubbing import scrub
+for text in json.load(sys.stdin):
+    scrub(text)
+print(json.dumps(sorted(compiled)))
+"""
+
+
+def test_the_guard_knows_every_pattern_that_scrubbing_compiles() -> None:
+    texts = [one.text for one in planted()] + [text for text, _ in in_context().values()]
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], input=json.dumps(texts), capture_output=True, text=True, check=True
+    )
+    compiled = json.loads(done.stdout)
+    known = {(one.pattern, one.flags) for one in patterns.patterns().values()}
+    assert len(compiled) > 150
+    assert [(where, pattern) for pattern, flags, where in compiled if (pattern, flags) not in known] == []
 
 
 # --- what replaced a pattern gives the same ---------------------------------------------------------------------------
