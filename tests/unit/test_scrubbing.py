@@ -189,6 +189,9 @@ def test_further_forms_are_found(name: str) -> None:
         "a colour [31m and [0m only",
         "The COMMIT_SHA is 18ec00159eda8f6af4ee9f22f0aa172a now.",
         "The API_KEY_ID is 18ec00159eda8f6af4ee9f22f0aa172a now.",
+        "Asia/Oral|LMT +04 +05|-3p.o -40 -50|01232323232323232121212121212121212121212121212",
+        "-----BEGIN CERTIFICATE-----\nAQEBBQADggIPADCCAgoCggIBAPkP3aMrfcvQKv7sZ4Wm5y4bunfh4/WvpOz6Sl2R\n"
+        "xFdHaxh3a3by/ZPkPQ/CFp4LZsNWlJ4Xg4XOVu/yFv0AYvUiCVToZRdOQbngT0aX\n-----END CERTIFICATE-----",
     ],
 )
 def test_further_forms_keep_ordinary_words(text: str) -> None:

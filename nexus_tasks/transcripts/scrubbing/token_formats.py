@@ -152,7 +152,13 @@ FORMATS = (
     Format("infracost key", ("ico-",), r"ico-[A-Za-z0-9]{32}(?![A-Za-z0-9])", wordlike=True),
     Format("github app token", ("v1.",), r"v1\.[a-f0-9]{40}(?![A-Za-z0-9])", wordlike=True),
     Format("laravel key", ("base64:",), r"base64:[A-Za-z0-9+/]{42,43}={1,2}", wordlike=True),
-    Format("laravel token", ("|",), r"[0-9]{1,6}\|[A-Za-z0-9]{40,48}(?![A-Za-z0-9])", wordlike=True),
+    # Packed tables, such as those of time zones, have long rows of digits behind a `|`.
+    Format(
+        "laravel token",
+        ("|",),
+        r"[0-9]{1,6}\|(?=[A-Z0-9]{0,47}[a-z])(?=[a-z0-9]{0,47}[A-Z])[A-Za-z0-9]{40,48}(?![A-Za-z0-9])",
+        wordlike=True,
+    ),
     Format("django key", ("django-insecure-",), r"django-insecure-[^\s\"'\\]{30,}"),
     Format("depot token", ("depot_",), r"depot_(?:org|project|user)_[a-f0-9]{40,}"),
     Format(
@@ -222,7 +228,8 @@ FORMATS = (
     Format("square token", ("EAAA",), r"EAAA[\w-]{22,}", wordlike=True),
     Format("facebook token", ("EAA", "IGQV"), r"(?:EAA[A-Z]|IGQV)[A-Za-z0-9_-]{80,}", wordlike=True),
     Format("braintree token", ("access_token$",), r"access_token\$(?:production|sandbox)\$[a-z0-9]{10,}\$[a-f0-9]{32}"),
-    Format("adyen key", ("AQE",), r"AQE[A-Za-z0-9]{5}[A-Za-z0-9+/=]{50,}", wordlike=True),
+    # Every line of a certificate has 64 characters, and some begin with these letters.
+    Format("adyen key", ("AQE",), r"AQE[a-z0-9]{5}[A-Za-z0-9+/=]{100,}", wordlike=True),
     Format("plaid token", ("access-",), rf"access-(?:sandbox|development|production)-{_UUID}"),
     Format("paddle key", ("pdl_",), r"pdl_(?:live|sdbx)_apikey_[A-Za-z0-9_]{40,}"),
     Format("razorpay key", ("rzp_",), r"rzp_(?:live|test)_[A-Za-z0-9]{14,}"),
