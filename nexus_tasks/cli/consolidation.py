@@ -14,6 +14,7 @@ from nexus_tasks.cli import words, workers
 from nexus_tasks.cli.backlog import backlog_of
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph
+from nexus_tasks.cli.memories import is_number
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, out
 from nexus_tasks.cli.progress import explain_interrupt, meter
@@ -123,7 +124,7 @@ def undo(
     json: Json = False,
 ) -> None:
     """Undo one reflection: delete its conclusions, and restore the facts that it changed."""
-    undone = connect().undo(namespace, int(reflection) if reflection.isdecimal() else reflection)
+    undone = connect().undo(namespace, int(reflection) if is_number(reflection) else reflection)
     if json:
         emit(undone)
         return

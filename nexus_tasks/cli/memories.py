@@ -147,9 +147,14 @@ def _pinned(found: MemoryDetails, namespace: str, *, json: bool) -> None:
 
 def _number(memory: str) -> int:
     number = memory.removeprefix("m")
-    if not number.isdecimal() or len(number) > 19 or int(number) >= 2**63:
+    if not is_number(number):
         raise typer.BadParameter(f"{memory!r:.40} is not a memory's number such as 17 or m17.", param_hint="ID")
     return int(number)
+
+
+def is_number(text: str) -> bool:
+    """Whether ``text`` is a number that a row of Postgres may have."""
+    return text.isdecimal() and len(text) <= 19 and int(text) < 2**63
 
 
 def _print_memories(memories: Sequence[MemoryInfo]) -> None:

@@ -160,7 +160,10 @@ def _number_or_job(name: str, value: Any) -> None:
 
 
 def _shown(value: Any) -> str:
-    return type(value).__name__ if not isinstance(value, int | float | bool | type(None)) else f"{value!r:.40}"
+    if not isinstance(value, int | float | bool | type(None)):
+        return type(value).__name__
+    # Python writes no integer of more than 4,300 digits.
+    return "a number of many digits" if isinstance(value, int) and abs(value) >= 10**40 else f"{value!r:.40}"
 
 
 CHECKS: Mapping[str, Check] = {

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,26 @@ from tests.commandline import nexus as command
 from tests.integration.inline import NAMESPACE, say
 from tests.sandbox import Sandbox
 
+
+class Skewed(tzinfo):
+    """A time zone that no datetime may have."""
+
+    def utcoffset(self, _when: datetime | None) -> timedelta:
+        return timedelta(hours=30)
+
+
 NESTED: Any = []
 for _ in range(10_000):
     NESTED = [NESTED]
 FAR_EAST, FAR_WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
 
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, -(2**63) - 1, 10**20, 10**400),
+    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, -(2**63) - 1, 10**20, 10**400, 10**5_000, -(10**5_000)),
     *(0.5, -0.0, math.nan, math.inf, -math.inf, 1e308, 1j),
     *("", " ", "\0", "a\0b", "\ud800", "!!!", "acme", "chat", "x" * 300, "x" * 100_000, "%s", "' OR 1=1 --", "🍵"),
     *("assistant", "raw", "dead", "live", "text", "m17", "../../etc/passwd", "10", "NaN", "1970", "\x1b[31m"),
     *(b"bytes", [], (), {}, set(), [None], [1], ["raw"], ["\0"], {"a": 1}, NESTED, object(), Path("/nowhere/x")),
-    *(datetime.min, datetime.max, datetime(2026, 1, 1, tzinfo=UTC)),
+    *(datetime.min, datetime.max, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=Skewed())),
     *(datetime.min.replace(tzinfo=FAR_EAST), datetime.max.replace(tzinfo=FAR_WEST)),
     *([{}], [{"content": 1}], [{"content": ""}], [{"content": "x", "occurred_at": "soon"}], [{1: 2}], ["text"]),
     *([{"content": "x", "tool_calls": None}], [{"content": "x", "tool_calls": [{"a": math.nan}]}]),
@@ -144,6 +152,7 @@ WORDS = (
     ".",
 )
 WORDS += ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00+14:00", "raw", "--", "-", "%s", "17", "🍵")
+WORDS += ("9" * 5_000,)  # Python reads no integer of more than 4,300 digits
 
 
 def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -22,7 +22,7 @@ from nexus_tasks.types.hidden_characters import strip_hidden
 MOST_FACTS = 200  # the newest facts that facts.md lists
 _PAGE = 1_000
 _TRIES = 5  # of an edit, while other writers change the same topic
-_FACT = re.compile(r"- \[m(\d+)\] (.*)")
+_FACT = re.compile(r"- \[m(\d{1,18})\] (.*)")
 
 
 class MemoryFiles:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from nexus_tasks import limits
 from nexus_tasks.errors import ConfigurationError, InvalidInput
 from nexus_tasks.integrations.serving.connections import LimitedConnection
+from nexus_tasks.text import shorten
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,8 +25,9 @@ def address(text: str) -> tuple[str, int]:
         InvalidInput: ``text`` has none of these forms.
     """
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) <= 65_535:
-        raise InvalidInput(f"{text!r} is not an address.", remedy="Give HOST:PORT, or PORT for this machine only.")
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
+        shown = repr(shorten(text, 60))
+        raise InvalidInput(f"{shown} is not an address.", remedy="Give HOST:PORT, or PORT for this machine only.")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
