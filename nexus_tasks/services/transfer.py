@@ -24,6 +24,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.tasks import reflect_perspective
 from nexus_tasks.types import JobOutcome, TransferReceipt, check_namespace
+from nexus_tasks.types.hidden_characters import escape_in_json
 from nexus_tasks.types.unicode_form import takes_unicode
 
 # The longest wait for the next line of an import, which may come from a slow pipe, and for the reader of an export. A
@@ -71,7 +72,7 @@ def _write(deployment: Deployment, namespace: str, file: TextIO, note: Callable[
         tx.execute(_SET_IDLE)
         namespace_id = namespaces.get(tx, namespace).id  # it may have moved to another cell just now
         for position, document in enumerate(writing.lines(tx, namespace_id)):
-            file.write(json.dumps(document, ensure_ascii=escaped) + "\n")
+            file.write(escape_in_json(json.dumps(document, ensure_ascii=escaped)) + "\n")  # it may be a terminal
             if name := document.get("table"):
                 rows[name] = rows.get(name, 0) + 1
             note(position)

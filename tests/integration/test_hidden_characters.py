@@ -40,6 +40,7 @@ READS = (
     ("status",),
     ("jobs", "list"),
     ("export", "--namespace", "acme", "--markdown", "{folder}/markdown"),
+    ("export", "-", "--namespace", "acme"),
 )
 
 
@@ -104,6 +105,18 @@ def test_the_notes_on_a_session_are_printed_as_escapes(here: Sandbox) -> None:
         said = printed("sessions", "log", "chat", "--namespace", "acme", terminal=terminal)
         assert hidden(said) == set()
         assert said.count("\\u202ereversed") == 2
+
+
+def test_an_export_on_the_standard_output_has_escapes_and_loses_nothing(here: Sandbox) -> None:
+    store(here)
+    said = printed("export", "-", "--namespace", "acme", terminal=True)
+    assert hidden(said) == set()
+    assert "\\u009b2J \\u202ereversed" in said
+    rows = [line for line in said.splitlines() if line.startswith("{")]  # the last line is for the reader
+    (here.folder / "acme.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    Nexus().import_("copy", here.folder / "acme.jsonl")
+    contents = [[one.content for one in Nexus().memories(name, levels=["raw"])] for name in ("acme", "copy")]
+    assert contents[0] == contents[1]
 
 
 def test_a_json_document_keeps_its_values(here: Sandbox) -> None:
