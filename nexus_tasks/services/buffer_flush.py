@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds; the client's calls check the buffer's folder at most once in this time
 _BRIEFLY = "SET LOCAL lock_timeout = 1000"  # milliseconds; the longest wait of a call that is about something else
+# Seconds for which a call that writes waits for another process, or another tenant's call, that stores the buffer.
+_PATIENCE, _POLL_EVERY = 1.0, 0.05
+_MOST_CALLERS = 10_000  # whose last look a process remembers
 _AT_ONCE = 100  # the most segments (sealed files of the buffer) of one session that one transaction stores
 # Bytes of segments that are read before they are stored: after an outage the buffer may be larger than the memory.
 _READ_AT_ONCE = 16_000_000
@@ -73,10 +76,15 @@ class StoreReport:
 
 
 class _Clock:
-    """The time of this process's last check of the buffer's folder, and the namespaces that were locked then."""
+    """The last checks of the buffer's folder by this process, and the namespaces that were locked then.
 
-    looked_at = float("-inf")  # by ``time.monotonic``
-    locked: frozenset[str] = frozenset()
+    Each caller checks for itself, because a limited one stores only what is its own. ``looked_at`` has a time (by
+    ``time.monotonic``) for the namespaces of each caller; ``None`` is a caller without a limit.
+    """
+
+    def __init__(self) -> None:
+        self.looked_at = dict[frozenset[str] | None, float]()
+        self.locked = frozenset[str]()
 
 
 def keep(
@@ -102,8 +110,8 @@ def keep(
     check_names(session_key, messages, observers or ())
     said = [asdict(scrubbed(one)) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
-    deployment.local(_Clock).looked_at = float("-inf")
     deployment.buffer.append(namespace, session_key, buffer_entries.plain(payload), buffer_entries.INGEST)
+    deployment.local(_Clock).looked_at.clear()  # after the append: a look of another thread may have missed it
     return Receipt(
         namespaces=(namespace,),
         session_keys=(session_key,),
@@ -118,8 +126,8 @@ def keep(
 def store_pending(deployment: Deployment, writing: str | None = None) -> None:
     """Store this machine's session buffer before a call of the client reads or writes memory.
 
-    A process checks the buffer's folder at most every 5 s. After the process has buffered a call, its next call checks
-    the folder at once. So does a call that writes to a namespace that was locked at the last check.
+    A process checks the buffer's folder at most every 5 s for each caller. After the process has buffered a call, its
+    next calls check the folder at once. So does a call that writes to a namespace that was locked at the last check.
 
     Args:
         writing: the namespace to which the call is about to write messages.
@@ -129,31 +137,49 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         Transient: another transaction keeps ``writing`` locked, and earlier messages of it wait in the buffer. The
             call's messages must not be stored before them.
     """
-    clock = deployment.local(_Clock)
-    if time.monotonic() - clock.looked_at < LOOK_EVERY and writing not in clock.locked:
+    # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails when
+    # they cannot be stored. Workers store those.
+    allowed, clock = tenancy.limit(), deployment.local(_Clock)
+    caller = None if allowed is None else frozenset(allowed)
+    last = clock.looked_at.get(caller, float("-inf"))
+    if time.monotonic() - last < LOOK_EVERY and writing not in clock.locked:
         return
-    clock.looked_at = time.monotonic()  # before the look: a call that another thread buffers during it is not forgotten
+    if len(clock.looked_at) >= _MOST_CALLERS:
+        clock.looked_at.clear()
+    clock.looked_at[caller] = time.monotonic()  # before the look: what a thread buffers during it is not forgotten
     try:
-        # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails
-        # when they cannot be stored. Workers store those.
-        allowed = tenancy.limit()
         locked = frozenset[str]()
         if deployment.buffer.pending():
             with tenancy.unlimited():  # a namespace may be new
-                locked = frozenset(store_buffer(deployment, allowed=allowed, briefly=True).locked)
+                report = _store_patiently(deployment, allowed, writing)
+            locked = frozenset(report.locked)
+            if report.busy:
+                clock.looked_at.pop(caller, None)
         clock.locked = locked | (frozenset() if allowed is None else clock.locked.difference(allowed))
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     except StorageUnavailable as error:
         if writing is not None or not is_read_only(error):
-            clock.looked_at = float("-inf")
+            clock.looked_at.pop(caller, None)
             raise
         log.warning("The session buffer is not stored yet: %s", error)  # a standby shows what it has
     except BaseException:
-        clock.looked_at = float("-inf")
+        clock.looked_at.pop(caller, None)
         raise
     if writing in clock.locked:
         raise Transient(f"Another command, such as an import, keeps the namespace {writing} locked.")
+
+
+def _store_patiently(deployment: Deployment, allowed: Collection[str] | None, writing: str | None) -> StoreReport:
+    """Store the buffer. While somebody else stores it, wait a second if earlier messages of ``writing`` are in it."""
+    buffer, end = deployment.buffer, time.monotonic() + _PATIENCE
+    while True:
+        report = store_buffer(deployment, allowed=allowed, briefly=True)
+        if not report.busy or time.monotonic() >= end:
+            return report
+        if not any(agent == writing and buffer.has(agent, session) for agent, session in buffer.list()):
+            return report
+        time.sleep(_POLL_EVERY)
 
 
 def store_buffer(

@@ -91,6 +91,33 @@ def test_a_session_is_shown_and_ended_with_what_waits_in_the_buffer(
     assert nexus.session("acme", "chat").ended_at is not None
 
 
+def test_the_look_of_one_tenant_is_not_the_look_of_another(here: Sandbox, buffer: SessionBuffer) -> None:
+    """A server of several namespaces stores each one's buffered messages before what that one says next."""
+    tenants = "acme", "brook"
+    with away("NEXUS_DATABASE_URL"):
+        for tenant in tenants:
+            assert Nexus(namespaces=[tenant]).ingest(tenant, "chat", turns(f"{tenant} one")).buffered == 1
+    for tenant in tenants:  # in one process, and within a second
+        assert Nexus(namespaces=[tenant]).ingest(tenant, "chat", turns(f"{tenant} two")).stored == 1
+    assert said(here) == ["acme one", "acme two", "brook one", "brook two"]
+    assert not buffer.pending()
+
+
+def test_who_writes_behind_buffered_messages_waits_a_moment_for_another_one_who_stores(
+    here: Sandbox, buffer: SessionBuffer
+) -> None:
+    with away("NEXUS_DATABASE_URL"):
+        Nexus().ingest("acme", "chat", turns("one"))
+    with ThreadPoolExecutor() as pool:
+        with buffer.storing() as mine:
+            assert mine
+            writing = pool.submit(Nexus().ingest, "acme", "chat", turns("two"))
+            time.sleep(0.3)
+            assert not writing.done()
+        assert writing.result().stored == 1
+    assert said(here) == ["one", "two"]
+
+
 def test_a_server_that_takes_no_writes_shows_what_it_has(
     here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
