@@ -176,7 +176,7 @@ def await_lock(path: Path, seconds: float) -> FileLock:
     """Wait for the lock on ``path`` and take it.
 
     Raises:
-        EmbeddedError: another process held the lock for all of ``seconds``.
+        EmbeddedError: another process held the lock for all of ``seconds``, or the file cannot be opened.
     """
     try:
         return lock(path, seconds)
@@ -184,6 +184,11 @@ def await_lock(path: Path, seconds: float) -> FileLock:
         raise EmbeddedUnavailable(
             f"Another process has been starting or stopping the embedded servers for {seconds:.0f} s.",
             remedy=f"See which process holds {path} (`fuser {path}`), end it, and try again.",
+        ) from None
+    except OSError as error:
+        raise EmbeddedError(
+            f"{path} cannot be opened: {error.strerror}.",
+            remedy=f"Run the command as the owner of {path.parent}, which must take writes.",
         ) from None
 
 

@@ -107,6 +107,13 @@ def starter(home: Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 # --- what one gets ----------------------------------------------------------------------------------------------------
+def test_a_start_lock_that_cannot_be_opened_is_told(new_home: Path) -> None:
+    """Before, `nexus down` printed a raw error for a home of another user or on a read-only file system."""
+    places.start_lock(new_home).mkdir(parents=True)  # no user can open a folder for writing
+    with pytest.raises(EmbeddedError, match=r"start.lock cannot be opened"):
+        embedded.stop(new_home)
+
+
 def test_first_start_and_stop(new_home: Path) -> None:
     assert embedded.running(new_home) is None
     assert embedded.stop(new_home) == []
