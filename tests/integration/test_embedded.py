@@ -112,6 +112,7 @@ def test_a_start_lock_that_cannot_be_opened_is_told(new_home: Path) -> None:
     places.start_lock(new_home).mkdir(parents=True)  # no user can open a folder for writing
     with pytest.raises(EmbeddedError, match=r"start.lock cannot be opened"):
         embedded.stop(new_home)
+    places.start_lock(new_home).rmdir()
 
 
 def test_first_start_and_stop(new_home: Path) -> None:
