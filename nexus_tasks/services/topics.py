@@ -14,7 +14,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics as erased_topics
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import LONGEST_CONTENT, TopicDraft
-from nexus_tasks.tasks import follow_ups
+from nexus_tasks.tasks import extract_session, follow_ups
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub
 from nexus_tasks.types import MAX_NAME, TopicDetails, TopicInfo, TopicType, check_name, check_namespace, clean_text
@@ -109,7 +109,8 @@ def delete_topic(deployment: Deployment, namespace: str, filename: str) -> None:
     """See :meth:`nexus_tasks.client.Nexus.delete_topic`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        erased_topics.remove_one(tx, _find(tx, known.id, filename, lock=True), "extract_session")
+        topic = _find(tx, known.id, filename, lock=True)
+        erased_topics.remove_one(tx, topic, extract_session.extract_session.kind.name)
         audit.record(tx, "erase.topic", namespace, {"topics": 1})
     follow_ups.forget_errors(deployment, namespace)
     try:
