@@ -91,8 +91,8 @@ def test_an_extraction_and_a_context_file_read_a_bounded_number_of_topics(here: 
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
     batch: Any = SimpleNamespace(lines=())
     with default_deployment().database.transaction() as tx, at_most(8_000_000):
-        _, seen = build_request(tx, namespace_id, "chat", batch, 4_000)
-    assert "last.md" in seen
+        _, shown = build_request(tx, namespace_id, "chat", batch, 4_000)
+    assert "last.md" in shown.revisions
     with at_most(20_000_000):
         context_cache.refresh(default_deployment(), NAMESPACE)
     assert "last.md" in context_file.take(str(here.folder), NAMESPACE)
