@@ -171,7 +171,7 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
 
 
 def _store_patiently(deployment: Deployment, allowed: Collection[str] | None, writing: str | None) -> StoreReport:
-    """Store the buffer. While somebody else stores it, wait a second if earlier messages of ``writing`` are in it."""
+    """Store the buffer. While another call stores it, wait up to a second if messages of ``writing`` are in it."""
     buffer, end = deployment.buffer, time.monotonic() + _PATIENCE
     while True:
         report = store_buffer(deployment, allowed=allowed, briefly=True)

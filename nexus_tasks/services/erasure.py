@@ -35,7 +35,7 @@ from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 log = logging.getLogger(__name__)
 
 REDIS_SECONDS = 10.0  # the longest wait for the embedded Redis to rewrite its file
-# While the tables are rewritten, nobody can use them: for 2 s with 60,000 messages on a busy machine. After a rewrite
+# While the tables are rewritten, no call can use them: for 2 s with 60,000 messages on a busy machine. After a rewrite
 # of more than a second the next one waits for four times as long, but at most for 10 s. So a tenant who erases one
 # memory after the other leaves the tables to the others most of the time. Chosen by hand.
 SHORT, REST, LONGEST_REST = 1.0, 4.0, 10.0
