@@ -71,6 +71,7 @@ def forget(
     except OSError as error:
         log.warning("A context file of %s could not be erased; a worker writes it again: %s", namespace, error.strerror)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
+    follow_ups.forget_errors(deployment, namespace)
     follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
     requeued = follow_ups.ask(
         deployment,
@@ -172,8 +173,8 @@ def _drop_claims(
     their runs commit nothing.
     """
     try:
-        index = ClaimIndex(deployment.claims)
         if everything:
+            index = ClaimIndex(deployment.claims)
             gone = [claim for state in STATES for claim in index.every(state, namespace)]
         else:
             requests = derive_memory.requests(namespace, forgotten.unwanted)
@@ -182,8 +183,6 @@ def _drop_claims(
             found = (deployment.claims.get(deployment.claims.key(request)) for request in requests)
             gone = [claim for claim in found if claim is not None and claim.state != "running"]
         _drop(deployment, gone)
-        # A claim keeps the text of its last error, and this text may quote an erased memory.
-        deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
     except QueueUnavailable as error:
         log.warning("Redis is away, so the claims of erased work stay. Their jobs will find nothing to do: %s", error)
 
