@@ -6,9 +6,9 @@ from typing import Any
 
 
 def storable(value: Any) -> Any:
-    """A JSON value without NUL characters, and with ``?`` in place of half a surrogate pair. The rest stays as it is.
+    """Return a JSON value in which NUL characters are left out and each half of a surrogate pair is a ``?``.
 
-    A tool that reads a file may return a NUL character. It must not cost the message that has it, nor the agent's run.
+    A tool that reads a binary file may return a NUL character. The message is stored without it, and the agent goes on.
     """
     if isinstance(value, str):
         return value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")

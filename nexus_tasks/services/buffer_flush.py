@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds; the client's calls check the buffer's folder at most once in this time
 _BRIEFLY = "SET LOCAL lock_timeout = 1000"  # milliseconds; the longest wait of a call that is about something else
-# Seconds for which a call that writes waits for another process, or another tenant's call, that stores the buffer.
+# A call that writes waits at most this number of seconds for another call that stores the buffer, and looks this often.
 _PATIENCE, _POLL_EVERY = 1.0, 0.05
-_MOST_CALLERS = 10_000  # whose last look a process remembers
+_MOST_CALLERS = 10_000  # a process remembers the times of the last looks of at most this number of callers
 _AT_ONCE = 100  # the most segments (sealed files of the buffer) of one session that one transaction stores
 # Bytes of segments that are read before they are stored: after an outage the buffer may be larger than the memory.
 _READ_AT_ONCE = 16_000_000
@@ -78,8 +78,9 @@ class StoreReport:
 class _Clock:
     """The last checks of the buffer's folder by this process, and the namespaces that were locked then.
 
-    Each caller checks for itself, because a limited one stores only what is its own. ``looked_at`` has a time (by
-    ``time.monotonic``) for the namespaces of each caller; ``None`` is a caller without a limit.
+    A caller that is limited to some namespaces stores only the messages of these namespaces. So one caller's check does
+    not count for another caller. ``looked_at`` has the time (by ``time.monotonic``) of each caller's last check, by its
+    namespaces. The key ``None`` stands for callers without a limit.
     """
 
     def __init__(self) -> None:
@@ -137,8 +138,8 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         Transient: another transaction keeps ``writing`` locked, and earlier messages of it wait in the buffer. The
             call's messages must not be stored before them.
     """
-    # A limited caller stores only what is its own. A tenant neither waits for another one's messages, nor fails when
-    # they cannot be stored. Workers store those.
+    # A caller that is limited to some namespaces stores only their messages. So a tenant neither waits for the messages
+    # of another tenant, nor fails when those cannot be stored. Workers store those.
     allowed, clock = tenancy.limit(), deployment.local(_Clock)
     caller = None if allowed is None else frozenset(allowed)
     last = clock.looked_at.get(caller, float("-inf"))
@@ -162,7 +163,7 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         if writing is not None or not is_read_only(error):
             clock.looked_at.pop(caller, None)
             raise
-        log.warning("The session buffer is not stored yet: %s", error)  # a standby shows what it has
+        log.warning("The session buffer is not stored yet: %s", error)  # a call that only reads goes on, on a standby
     except BaseException:
         clock.looked_at.pop(caller, None)
         raise

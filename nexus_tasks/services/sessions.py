@@ -34,7 +34,8 @@ def show_session(
     limit: int,
 ) -> SessionDetails:
     """See :meth:`nexus_tasks.client.Nexus.session`."""
-    # An adapter gives the messages to a model as the history. Without the newest ones it would also erase another one.
+    # An adapter gives these messages to a model as the history. When it takes back the newest message, it must not
+    # erase an older message because the newest one still waits in the buffer.
     buffer_flush.store_pending(deployment)
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
@@ -70,7 +71,7 @@ def end_session(deployment: Deployment, namespace: str, session_key: str) -> Job
     """See :meth:`nexus_tasks.client.Nexus.end_session`."""
     check_namespace(namespace)
     session_key = check_name("session_key", session_key)
-    buffer_flush.store_pending(deployment, namespace)  # else the messages that wait there would open the session again
+    buffer_flush.store_pending(deployment, namespace)  # messages stored later would open the session again
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         writer = SessionWriter(deployment, tx, known, session_key)

@@ -77,7 +77,7 @@ def wake_held(deployment: Deployment, namespace: str) -> None:
 
 
 def forget_errors(deployment: Deployment, namespace: str) -> None:
-    """Delete the texts of the last errors of a namespace's jobs, which may quote what was erased."""
+    """Delete the text of the last error of each job of a namespace. Such a text may quote an erased memory or topic."""
     try:
         index = ClaimIndex(deployment.claims)
         deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))

@@ -128,7 +128,7 @@ def check_time(field_name: str, value: object) -> datetime:
         return to_utc(value)
     except OverflowError:
         raise InvalidInput(f"{field_name} must be in the years 1 to 9999, in UTC.") from None
-    except ValueError:  # the offset of its time zone has a day or more
+    except ValueError:  # the time zone's offset from UTC is a day or more
         raise InvalidInput(f"{field_name} has a time zone without a valid offset from UTC.") from None
 
 

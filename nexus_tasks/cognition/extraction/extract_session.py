@@ -121,16 +121,16 @@ def _topics(
     asked = job.asked
     try:
         answer = ask(resources, job, request)
-        asked = list(job.asked)
+        asked = list(job.asked)  # `_advance_cursor` clears the list, and its transaction may be rolled back
         drafts, rejected = topics.drafts(answer, batch, shown, resources.model.model_for("topics"))
         with resources.database.transaction() as tx:
             if not _advance_cursor(tx, job, batch, rejected):
                 return Tally()
             changed = stored_topics.store(tx, job.namespace_id, drafts)
-            # After the changes, which lock their topics.
+            # Look after the changes, because these lock the topics that they write.
             if drafts and not stored_topics.are_there(tx, shown.ids):
                 raise Erased
-    except JobError:  # it may quote a topic that was deleted since, and so may the saved answer
+    except JobError:  # the error and the saved answer may quote a topic that was deleted meanwhile
         with resources.database.transaction() as tx:
             if stored_topics.are_there(tx, shown.ids):
                 raise

@@ -32,9 +32,9 @@ class Shown:
     """The topics that the model was shown.
 
     Attributes:
-        ids: topic id → file name.
-        contents: file name → what was shown of the content.
-        revisions: file name → revision, of the topics that were shown whole.
+        ids: the file name of each shown topic, by the topic's id.
+        contents: by file name, the content of each topic as the model was shown it: whole, or only its beginning.
+        revisions: by file name, the revision of each topic that was shown whole.
     """
 
     ids: dict[int, str]
