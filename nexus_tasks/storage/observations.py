@@ -127,6 +127,12 @@ def last_observed_seq(tx: Transaction, found: ObservationLog) -> int:
     return max(found.observed_through_seq, tx.scalar(query) or 0)
 
 
+def is_without_erasures_since(tx: Transaction, seen: ObservationLog) -> bool:
+    """Whether no message of the session was erased after ``seen`` was read. The log stays locked until ``tx`` ends."""
+    found = find_log(tx, seen.session_id, lock=True)
+    return found is not None and found.erasures == seen.erasures
+
+
 # --- storing a model's text ------------------------------------------------------------------------------------------
 def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: int, noted: ObservedText) -> bool:
     """Store a chunk for the messages ``from_seq`` to ``through_seq``.

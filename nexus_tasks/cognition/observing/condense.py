@@ -11,6 +11,7 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing import activation
+from nexus_tasks.cognition.observing.erasures import discarding_erased_notes
 from nexus_tasks.cognition.observing.message_text import one_line
 from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.cognition.resources import Resources
@@ -53,7 +54,8 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> tuple[J
             observations.settle(tx, seen.session_id, "reflecting")
             return job.commit(tx, JobOutcome(status="skipped")), False
         sources = messages.cited_ids(tx, seen.session_id, observation_log.sources(seen.observations))
-    noted = _shorter(resources, job, session_key, seen.observations, sources)
+    with discarding_erased_notes(resources, job, seen):
+        noted = _shorter(resources, job, session_key, seen.observations, sources)
     with resources.database.transaction() as tx:
         found = observations.find_log(tx, seen.session_id, lock=True)
         if found is None:

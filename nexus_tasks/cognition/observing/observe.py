@@ -11,6 +11,7 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing import activation, condense, message_text
+from nexus_tasks.cognition.observing.erasures import discarding_erased_notes
 from nexus_tasks.cognition.observing.sources import with_sources
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import InvalidAnswer, Refused
@@ -156,7 +157,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
                 outcome = JobOutcome(status="completed", details={"chunks": made})
                 condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
-        noted = _note(resources, job, session_key, batch)
+        with discarding_erased_notes(resources, job, batch.seen):
+            noted = _note(resources, job, session_key, batch)
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
