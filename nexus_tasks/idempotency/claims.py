@@ -860,6 +860,11 @@ def answering() -> Iterator[None]:
     """Raise :class:`QueueUnavailable` when Redis does not answer or takes no writes, or when a key has a wrong type."""
     try:
         yield
+    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise QueueUnavailable(
+            f"Redis refuses the user or the password: {str(error).rstrip('.')}.",
+            remedy="Correct the user and the password in NEXUS_REDIS_URL, then run `nexus doctor`.",
+        ) from error
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
     except redis.exceptions.InvalidResponse as error:

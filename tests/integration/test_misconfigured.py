@@ -100,6 +100,14 @@ def test_messages_are_stored_although_redis_lacks_the_database(here: Sandbox, mo
     assert "NEXUS_REDIS_URL" in refused.value.remedy
 
 
+def test_a_wrong_password_of_redis_is_named_and_is_no_outage(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEXUS_REDIS_URL", here.servers.redis_url.replace("://", f"://nobody:{PASSWORD}@"))
+    with here.another(), pytest.raises(QueueUnavailable, match="refuses the user or the password") as refused:
+        Nexus().status()
+    assert "NEXUS_REDIS_URL" in refused.value.remedy
+    assert PASSWORD not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "url",
     ["postgresql://nexus@127.0.0.1:1/nexus", "postgresql://nexus@/nexus?host=/nowhere"],
