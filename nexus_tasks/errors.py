@@ -293,8 +293,8 @@ class StorageMisconfigured(StorageUnavailable):
     """
 
     default_remedy = (
-        "Correct the host, user, password and database in NEXUS_DATABASE_URL, then run `nexus doctor`; nothing was"
-        " stored."
+        "Correct the host, user, password, database and options in NEXUS_DATABASE_URL, or the certificates, then run"
+        " `nexus doctor`; nothing was stored."
     )
 
 

@@ -52,8 +52,16 @@ _REMEDIES = {
 _REFUSAL = re.compile(
     r"authentication failed|no pg_hba\.conf entry|no password supplied|not permitted to log in"
     r'|(?:role|user|database|file) "[^"]*" does not exist|no such (?:database|user)|permission denied for database'
-    r"|does not support SSL|certificate verify failed|definition of service|service file"
-    r"|invalid (?:(?:integer |sslmode )?value|port number|connection option|URI query parameter)"
+    r"|pg_hba\.conf rejects|does not support SSL|SSL required|definition of service|service file"
+    r'|invalid (?:(?:integer |"?\w+"? )?value|port number|connection option|URI query parameter)'
+    r"|could not parse network address|unrecognized configuration parameter|invalid command-line argument"
+    r"|unsupported startup parameter|requirepeer|authentication(?: method \d+)? not supported"
+    # Certificates, keys and what a client asks of TLS and of the server's check of its user.
+    r"| certificate(?:'s)?(?: |$)| certificates? paths?| private (?:SSL )?key |alert unknown ca"
+    r"|host name must be specified|weak sslmode|protocol version|wrong version number|unsupported protocol"
+    r"|no protocols available|channel binding|authentication method requirement|require_auth method"
+    r"|SASL authentication mechanisms|GSSAPI encryption",
+    re.MULTILINE | re.IGNORECASE,
 )
 # An answer of the name server that there is no such host. Without an answer (EAI_AGAIN) the name may exist.
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})

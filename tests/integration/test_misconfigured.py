@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+import psycopg_binary
 import pytest
 from alembic import command
 
@@ -39,6 +41,14 @@ WRONG: dict[str, Callable[[str], str]] = {
     "an unknown scheme": lambda _: f"potsgres://nexus:{PASSWORD}@127.0.0.1/nexus",
     "another database system": lambda _: "sqlite:////tmp/none.db",
     "no address at all": lambda _: "localhost",
+    "a check of the user that the server does not make": lambda url: f"{url}&require_auth=gss",
+    "another owner of the socket": lambda url: f"{url}&requirepeer=nobody-here",
+    "encryption by Kerberos": lambda url: f"{url}&gssencmode=require",
+    "a check without a host's name": lambda url: f"{url}&sslmode=require&sslrootcert=system",
+    "an unknown release of TLS": lambda url: f"{url}&ssl_min_protocol_version=TLSv9",
+    "an unknown value of an option": lambda url: f"{url}&target_session_attrs=any-one",
+    "an unknown parameter of the server": lambda url: f"{url}&options=-c%20search_paths%3Dpublic",
+    "an unknown argument of the server": lambda url: f"{url}&options=-zzz",
 }
 
 
@@ -148,11 +158,22 @@ def test_servers_that_are_not_installed_buffer_nothing(tmp_path: Path, monkeypat
         ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "nexus", database "nexus", no encryption', True),
         ("fe_sendauth: no password supplied", True),
         ('root certificate file "/x" does not exist', True),
+        ('server certificate for "localhost" (and 1 other name) does not match host name "127.0.0.1"', True),
+        ("FATAL:  connection requires a valid client certificate", True),
+        ("SSL error: tlsv13 alert certificate required", True),
+        ("SSL error: tlsv1 alert unknown ca", True),
+        ("FATAL:  SSL required", True),
+        ("FATAL:  unsupported startup parameter: options", True),
+        ('FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "nexus", database "nexus"', True),
         ("failed to resolve host 'db': [Errno -2] Name or service not known", True),
         ("failed to resolve host 'db': [Errno -3] Temporary failure in name resolution", False),
         ("FATAL:  the database system is starting up", False),
         ("FATAL:  sorry, too many clients already", False),
         ("connection timeout expired", False),
+        ("failed to resolve host 'certificates': [Errno -3] Temporary failure in name resolution", False),
+        ("SSL SYSCALL error: EOF detected", False),
+        ("SSL error: unexpected eof while reading", False),
+        ("server sent an error response during SSL exchange", False),
         ("server closed the connection unexpectedly", False),
         (
             "connection refused\nMultiple connection attempts failed. All failures were:\n- host: 'a': connection"
@@ -163,6 +184,22 @@ def test_servers_that_are_not_installed_buffer_nothing(tmp_path: Path, monkeypat
 )
 def test_what_counts_as_a_refusal(text: str, refused: bool) -> None:
     assert translation.is_refusal(text, "") is refused
+
+
+def libpq_texts() -> list[str]:
+    """The error texts of the libpq in use that blame a certificate, a key, or what the client asks of the server."""
+    told = re.compile(
+        rb"[ -~]*(?: certificate |certificate file|private key|must be specified for|require_auth|requirepeer)[ -~]*"
+    )
+    [library] = Path(psycopg_binary.__file__).parent.parent.glob("psycopg_binary.libs/libpq-*")
+    found = {text.decode() for text in told.findall(library.read_bytes())}
+    return sorted(text for text in found if text.count(" ") > 3 and "WARNING" not in text)
+
+
+def test_what_libpq_says_of_certificates_is_a_refusal() -> None:
+    texts = libpq_texts()
+    assert len(texts) > 20
+    assert [text for text in texts if not translation.is_refusal(f"connection failed: {text}", "")] == []
 
 
 def test_a_server_without_pgvector_is_named(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> None:
