@@ -30,6 +30,7 @@ from nexus_tasks.errors import (
 # because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
 # operator intervened) and 58 (the server's system failed).
 _READ_ONLY = "25006"
+_TOO_MANY_CONNECTIONS = "53300"
 _PASSING = ("08", _READ_ONLY, "40", "53", "57", "58")
 # Postgres has ended a statement, an idle transaction or a transaction by a timeout. Other statements go on.
 _TOOK_TOO_LONG = ("57014", "25P03", "25P04")
@@ -42,7 +43,7 @@ _REMEDIES = {
     _READ_ONLY: "Point NEXUS_DATABASE_URL at the primary; jobs go on by themselves.",
     "53100": "Free space on the database server's disk; jobs go on by themselves.",
     "53200": "Give the database server more memory, or lower its work_mem; jobs go on by themselves.",
-    "53300": "Raise the server's max_connections, lower NEXUS_DATABASE_POOL_SIZE, or put PgBouncer between.",
+    _TOO_MANY_CONNECTIONS: "Raise the server's max_connections, run fewer threads, or put PgBouncer between.",
     "57014": "Raise the statement_timeout of the user in NEXUS_DATABASE_URL, if that user has one.",
     "42501": "Give the user in NEXUS_DATABASE_URL this permission, or name another user.",
     "0A000": "Install pgvector on the database server, or use a server that has it.",
@@ -62,6 +63,12 @@ _REFUSAL = re.compile(
     r"|no protocols available|channel binding|authentication method requirement|require_auth method"
     r"|SASL authentication mechanisms|GSSAPI encryption",
     re.MULTILINE | re.IGNORECASE,
+)
+# A server or a pooler that has no connection left refuses with this text. It says so while one connects, so without a
+# SQLSTATE.
+_TOO_MANY = re.compile(
+    r"too many clients already|connection slots are reserved|too many connections for (?:role|database)"
+    r"|no more connections allowed"
 )
 # An answer of the name server that there is no such host. Without an answer (EAI_AGAIN) the name may exist.
 _NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -144,7 +151,7 @@ def _translate(error: DBAPIError) -> Exception:
         # Class 40 (such as a deadlock) and 55P03 (a lock held for too long): the server works, but another transaction
         # was in the way.
         kind = Transient if state.startswith(("40", "55P03")) else StorageUnavailable
-        passing = kind(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
+        passing = kind(f"Postgres: {_first_line(error)}.", remedy=remedy_of(str(error.orig), state))
         if isinstance(passing, StorageUnavailable):
             passing.outage = state not in _TOOK_TOO_LONG
         return passing
@@ -162,6 +169,16 @@ def _first_line(error: DBAPIError) -> str:
     # libpq repeats the first line for each address, and adds hints for the server's operator.
     lines = str(error.orig).strip().splitlines()
     return lines[0].rstrip(".") if lines else "no answer"
+
+
+def remedy_of(text: str, state: str = "") -> str | None:
+    """What helps after an error of Postgres or of a connection to it, where more is known than that it does not answer.
+
+    Args:
+        text: the error's text.
+        state: the SQLSTATE; empty for an error of connecting.
+    """
+    return _REMEDIES.get(state or (_TOO_MANY_CONNECTIONS if _TOO_MANY.search(text) else ""))
 
 
 def is_refusal(text: str, state: str) -> bool:

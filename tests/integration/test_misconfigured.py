@@ -14,7 +14,14 @@ from alembic import command
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.errors import ConfigurationError, EmbeddedError, NexusError, QueueUnavailable, StorageMisconfigured
+from nexus_tasks.errors import (
+    ConfigurationError,
+    EmbeddedError,
+    NexusError,
+    QueueUnavailable,
+    StorageMisconfigured,
+    StorageUnavailable,
+)
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import schema, translation
 from tests.commandline import nexus
@@ -184,6 +191,42 @@ def test_servers_that_are_not_installed_buffer_nothing(tmp_path: Path, monkeypat
 )
 def test_what_counts_as_a_refusal(text: str, refused: bool) -> None:
     assert translation.is_refusal(text, "") is refused
+
+
+@pytest.mark.parametrize("kind", ["ROLE", "DATABASE"])
+def test_too_many_connections_are_told_with_what_helps(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Postgres refuses while the client connects, so no SQLSTATE is known."""
+    user = f"{here.name}_few"
+    here.sql(f"CREATE ROLE {user} LOGIN")
+    limited = user if kind == "ROLE" else here.database_name
+    here.sql(f"ALTER {kind} {limited} CONNECTION LIMIT 0")
+    try:
+        monkeypatch.setenv("NEXUS_DATABASE_URL", here.database_url.replace("://nexus@", f"://{user}@"))
+        with here.another():
+            with pytest.raises(StorageUnavailable, match="too many connections") as caught:
+                Nexus().search("acme", "tea")
+            told = nexus("doctor", "--json")
+        [check] = [one for one in json.loads(told.stdout)["checks"] if one["name"] == "postgres"]
+        assert "max_connections" in caught.value.remedy
+        assert "max_connections" in check["remedy"]
+    finally:
+        here.sql(f"ALTER {kind} {limited} CONNECTION LIMIT -1")
+        here.sql(f"DROP ROLE {user}")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("FATAL:  sorry, too many clients already", True),
+        ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute", True),
+        ("FATAL:  no more connections allowed (max_client_conn)", True),
+        ("FATAL:  the database system is starting up", False),
+    ],
+)
+def test_which_texts_say_that_there_are_too_many_connections(text: str, told: bool) -> None:
+    assert ("max_connections" in (translation.remedy_of(text) or "")) is told
 
 
 def libpq_texts() -> list[str]:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import redis
+import yaml
 from pydantic import SecretStr
 
+from nexus_tasks.deployment import pool_size
 from nexus_tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,17 @@ def test_redis_has_a_password_and_no_url_holds_one() -> None:
     assert "--requirepass" in COMPOSE
     assert not re.search(r"://[^\s/]*\$\{[^\s/]*@", COMPOSE), "Compose cannot percent-encode a password"
     assert not re.search(r'ports: \["(?!127\.0\.0\.1:)', COMPOSE)
+
+
+def test_postgres_has_a_connection_for_each_that_the_suggested_workers_open() -> None:
+    """The comment suggests a number of workers. Each may open twice what it keeps; beat and Flower take little."""
+    services = yaml.safe_load(COMPOSE)["services"]
+    [suggested] = re.findall(r"--scale worker=(\d+)", COMPOSE)
+    command = services["worker"]["command"]
+    threads = int(command[command.index("--concurrency") + 1])
+    settings = Settings(database_url=SecretStr("postgresql://x/x"), redis_url=SecretStr("redis://x"))
+    [has] = [int(one.partition("=")[2]) for one in services["postgres"]["command"] if "max_connections" in one]
+    assert 2 * int(suggested) * pool_size(settings, threads) + 4 * pool_size(settings, 1) <= has
 
 
 # --- hashes -----------------------------------------------------------------------------------------------------------

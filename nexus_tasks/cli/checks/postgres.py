@@ -45,12 +45,20 @@ def postgres(url: str) -> Sequence[Check]:
         sqlalchemy.exc.SQLAlchemyError: the server does not answer, or the URL is malformed.
     """
     from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import OperationalError
     from sqlalchemy.pool import NullPool
 
+    from nexus_tasks.storage.translation import remedy_of
+
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT_ARGS)
-    with engine.connect() as connection:
-        found = connection.execute(text(_QUERY)).one()
-        settings = [_Setting(*row) for row in connection.execute(text(_SETTINGS))]
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(text(_QUERY)).one()
+            settings = [_Setting(*row) for row in connection.execute(text(_SETTINGS))]
+    except OperationalError as error:
+        if remedy := remedy_of(str(error.orig)):
+            return [failed("postgres", str(error.orig).strip().partition("\n")[0], remedy)]
+        raise
     return [
         _version(found.version),
         *_encoding(found.encoding),
