@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from nexus_tasks.cli import stack
+from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.output import hint, warn
 from nexus_tasks.cli.progress import explain_interrupt
 from nexus_tasks.errors import QueueUnavailable
@@ -46,6 +47,8 @@ def warn_if_none() -> None:
     """When no worker runs, print on standard error that the queued jobs wait for a worker."""
     from nexus_tasks.settings import load_settings
 
+    if _chooses_cells():
+        return
     try:
         found = worker_runs()
     except QueueUnavailable as error:
@@ -59,7 +62,8 @@ def warn_if_none() -> None:
 def worker_for_wait() -> Iterator[str]:
     """Run the ``with`` block while a worker runs.
 
-    When no worker runs yet, the servers decide. With the embedded servers of this package, a temporary worker runs
+    With cells, nothing is started and nothing printed: the workers of each cell do its jobs. Otherwise, when no worker
+    runs yet, the servers decide. With the embedded servers of this package, a temporary worker runs
     during the block. With other servers, only a warning is printed. The value of the block says what becomes of the
     jobs when Ctrl-C ends the wait.
 
@@ -69,6 +73,9 @@ def worker_for_wait() -> Iterator[str]:
     """
     from nexus_tasks.settings import load_settings
 
+    if _chooses_cells():
+        yield _GO_ON
+        return
     settings = load_settings()
     if worker_runs():
         yield _GO_ON
@@ -80,3 +87,8 @@ def worker_for_wait() -> Iterator[str]:
     else:
         warn(_OWN)
         yield _GO_ON
+
+
+def _chooses_cells() -> bool:
+    """Whether this process chooses among cells. Then there is no one broker whose workers could be asked."""
+    return connect().cells is not None

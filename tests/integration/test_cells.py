@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Cells, Message, Nexus
+from nexus_tasks import Cells, Message, Nexus, deployment
 from nexus_tasks.deployment import Deployment, use
 from nexus_tasks.errors import (
     ConfigurationError,
@@ -293,6 +293,73 @@ def test_commands_reach_the_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NEXUS_NAMESPACES", "fresh")
     refused = command("cells", "move", "fresh", "one")
     assert (refused.returncode, "concerns all namespaces" in refused.stderr) == (1, True)
+
+
+OF_A_NAMESPACE = """
+ingest FILE --namespace fresh
+digest chat --namespace fresh
+extract chat --namespace fresh
+dream fresh
+context --query tea --namespace fresh
+profile ann --observer assistant --namespace fresh
+ask --observer assistant tea? --namespace fresh
+memories list --namespace fresh
+memories perspectives --namespace fresh
+memories show RAW --namespace fresh
+sessions list --namespace fresh
+sessions show chat --namespace fresh
+sessions end chat --namespace fresh
+topics list --namespace fresh
+jobs list --namespace fresh
+jobs finished --namespace fresh
+jobs retry --all --namespace fresh
+tokens create one --namespace fresh
+tokens list --namespace fresh
+webhooks list --namespace fresh
+namespaces show fresh
+namespaces set fresh --budget 1
+status --namespace fresh
+audit --namespace fresh
+export FILE.out --namespace fresh
+forget --session chat --yes --namespace fresh
+"""
+"""Commands for a namespace. Each does its work, and then ends with the code 0."""
+
+
+def only_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a process that names a file of cells, and none of them."""
+    monkeypatch.setenv("NEXUS_CELLS", str(both.file))
+    monkeypatch.setattr(deployment, "_default", None)
+
+
+def test_each_command_ends_well_in_the_cell_of_its_namespace(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before, `ingest` and `digest` did their work, and then ended with an error: which cell's workers to look for?"""
+    only_cells(both, monkeypatch)
+    file = tmp_path / "chat.jsonl"
+    file.write_text(json.dumps({"session": "chat", "id": "m1", "author": "ann", "content": "I like tea."}))
+    raw, failed = "", {}
+    for line in OF_A_NAMESPACE.strip().splitlines():
+        given = [word.replace("FILE", str(file)).replace("RAW", raw) for word in line.split()]
+        told = command(*given)
+        if told.returncode or "NEXUS_CELL" in told.stdout + told.stderr:
+            failed[line] = told.stdout + told.stderr
+        raw = raw or str(both.nexus.session("fresh", "chat").said[0].id)
+    assert failed == {}
+
+
+@pytest.mark.parametrize("asked", [("ingest", "FILE", "--wait"), ("digest", "chat", "--wait")])
+def test_a_command_that_waits_leaves_the_work_to_the_workers_of_the_cell(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    only_cells(both, monkeypatch)
+    file = tmp_path / "chat.jsonl"
+    file.write_text(json.dumps({"session": "chat", "id": "m1", "author": "ann", "content": "I like tea."}))
+    both.nexus.ingest("fresh", "chat", [Message(content="I like coffee.", author="ann")])
+    given = [str(file) if word == "FILE" else word for word in asked]
+    told = command(*given, "--timeout", "1", "--namespace", "fresh")
+    assert (told.returncode, "NEXUS_CELL" in told.stdout + told.stderr) == (3, False), told.stderr
 
 
 # --- what is wrong with a file ----------------------------------------------------------------------------------------
