@@ -65,6 +65,13 @@ class _WrittenSessions(dict[tuple[str, str], tuple[int, ...]]):
     """(Namespace, session) → the figures of the session and the size of its context file after the last write."""
 
 
+class _Moved(set[str]):
+    """The namespaces of which another cell was found to have the memory, and whose files here were erased then.
+
+    Each is erased once: a worker of the other cell may write to the same folder.
+    """
+
+
 MOST_SESSIONS = 50  # the most files of sessions on a machine
 SESSION_DAYS = 7  # the file of a session of which nothing was stored for so long is deleted
 
@@ -107,7 +114,9 @@ def _refresh_session(deployment: Deployment, tx: Transaction, name: str, session
     try:
         known = namespaces.find(tx, check_namespace(name))
         session = sessions.find(tx, known.id, check_name("session_key", session_key)) if known else None
-    except (InvalidInput, NamespaceMoved, NamespaceMoving):  # no name that a hook wrote, or another cell writes it
+    except NamespaceMoved:
+        return _erase_moved(deployment, name)
+    except (InvalidInput, NamespaceMoving):  # no name that a hook wrote, or the namespace arrives from another cell
         return False
     home, written = str(deployment.settings.home), deployment.local(_WrittenSessions)
     if known is None or session is None:  # nothing is stored yet, or it was erased
@@ -133,13 +142,33 @@ def _harmless(text: str) -> str:
     return _TAG.sub("< ", strip_hidden(text))
 
 
+def _erase_moved(deployment: Deployment, name: str) -> bool:
+    """Erase the files of a namespace that has moved to another cell. Returns ``False``: none is written.
+
+    An erasure in the other cell does not reach them. The move itself erases only those of its own machine.
+    """
+    moved = deployment.local(_Moved)
+    if name not in moved:
+        try:
+            context_file.erase(str(deployment.settings.home), name, everything=True)
+        except OSError as error:
+            log.warning("A context file of %s could not be erased: %s", name, error.strerror)
+            return False
+        moved.add(name)
+        deployment.local(_Written).pop(name, None)
+    return False
+
+
 def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
-    except (InvalidInput, NamespaceMoved, NamespaceMoving):
-        return False  # the name is of a file that neither a worker nor a hook wrote, or another cell has the namespace
+    except NamespaceMoved:
+        return _erase_moved(deployment, name)
+    except (InvalidInput, NamespaceMoving):
+        return False  # the name is of a file that neither a worker nor a hook wrote, or the namespace is arriving
     if known is None:
         return False
+    deployment.local(_Moved).discard(name)  # it may have come back, and may move again
     expired = func.count().filter(Memory.expires_at <= func.now())
     pinned = func.count(Memory.pinned_at), func.extract("epoch", func.max(Memory.pinned_at))
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to), func.count(), expired, *pinned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -9,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
-from tests.cells import TwoCells, move_in_child, residence, rows, two_cells
+from tests.cells import TwoCells, document, move_in_child, residence, rows, two_cells
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
 
@@ -230,6 +231,34 @@ def test_a_moved_namespace_keeps_no_hook_of_the_old_cell_waiting(both: TwoCells)
     Nexus(old).remember("later", "Reviews happen on Mondays.")
     context_file.put_session(home, ACME, "chat", "")
     assert context_cache.refresh(old) == 1
+
+
+def test_the_context_files_of_the_old_cell_on_other_machines_are_erased(both: TwoCells, tmp_path: Path) -> None:
+    """An erasure in the new cell does not reach them. The move runs on a machine that has none of them."""
+    old, home = both.cells.deployments["one"], str(both.one.folder)
+
+    def give() -> None:
+        context_file.take(home, ACME)
+        context_file.take_session(home, ACME, "chat")
+        context_cache.refresh(old)
+        assert "Lisbon" in context_file.take(home, ACME)
+        assert "Lisbon" in context_file.take_session(home, ACME, "chat")
+
+    named: Any = document(both.one, both.two)
+    for settings in named["cells"].values():
+        settings["home"] = str(tmp_path / "of-the-administrator")
+    for _ in range(2):  # it comes back, and moves again
+        give()
+        with closing(Cells(json.dumps(named))) as elsewhere:
+            move(elsewhere, ACME, "two")
+        assert context_cache.refresh(old) == 0
+        assert context_file.take(home, ACME) == ""
+        assert context_file.sessions_asked_for(home) == {}
+        context_file.put(home, ACME, "Of a worker of the other cell, in the same folder.")
+        assert context_cache.refresh(old) == 0
+        assert context_file.take(home, ACME) != ""
+        both.cells.forget(ACME)
+        move(both.cells, ACME, "one")
 
 
 def test_a_namespace_comes_back(both: TwoCells) -> None:
