@@ -40,7 +40,7 @@ from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
-from nexus_tasks.settings import Settings, load_settings
+from nexus_tasks.settings import Settings, load_settings, refuse_several
 from nexus_tasks.storage import namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -117,12 +117,8 @@ class Deployment:
 
     def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
         self.settings = (settings or load_settings()).checked()
-        if settings is None and self.settings.cells and not self.settings.cell:
-            raise ConfigurationError(
-                "NEXUS_CELLS names several deployments, and this needs one of them.",
-                remedy="Set NEXUS_CELL for a worker or a command. A program calls Nexus(), and for a job"
-                " derive_memory.on(nexus.cells.deployment_of(namespace)).delay(...).",
-            )
+        if settings is None:
+            refuse_several(self.settings)
         self._of_the_environment = settings is None
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app

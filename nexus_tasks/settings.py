@@ -337,6 +337,20 @@ def load_settings() -> Settings:
     return cell_settings(read_cells(settings.cells), settings.cell)
 
 
+def refuse_several(settings: Settings) -> None:
+    """Refuse settings that name a file of cells, and none of the cells.
+
+    Raises:
+        ConfigurationError: they do, and so they describe no deployment.
+    """
+    if settings.cells and not settings.cell:
+        raise ConfigurationError(
+            "NEXUS_CELLS names several deployments, and this needs one of them.",
+            remedy="Set NEXUS_CELL for a worker or a command. A program calls Nexus(), and for a job"
+            " derive_memory.on(nexus.cells.deployment_of(namespace)).delay(...).",
+        )
+
+
 def cell_settings(file: CellsFile, name: str) -> Settings:
     """The settings of a cell: those in the file of cells, and else those of the environment.
 

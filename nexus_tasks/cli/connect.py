@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
+    from nexus_tasks.deployment import Deployment
     from nexus_tasks.settings import Settings
 
 
@@ -51,3 +52,15 @@ def connect() -> Nexus:
     nexus = Nexus()
     start_logging(nexus.deployment.settings)
     return nexus
+
+
+def one_deployment(client: Nexus) -> Deployment:
+    """The deployment of a command that works on one database, and not on the namespaces of all cells.
+
+    Raises:
+        ConfigurationError: the client chooses among cells. Its own deployment would only be the directory.
+    """
+    from nexus_tasks.settings import load_settings, refuse_several
+
+    refuse_several(load_settings())
+    return client.deployment

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nexus_tasks.cli import words
-from nexus_tasks.cli.connect import connect, start_logging
+from nexus_tasks.cli.connect import connect, one_deployment, start_logging
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import SchemaOutdated
@@ -64,7 +64,7 @@ def accept(json: Json = False) -> None:
     another database, because jobs would not find their namespaces and would end without effect.
     """
     client = connect()
-    deployment = client.deployment
+    deployment = one_deployment(client)
     from nexus_tasks.services.limits import refuse_limited
     from nexus_tasks.storage import identity
 
@@ -96,7 +96,7 @@ def reembed(
     from nexus_tasks.cli.progress import meter
 
     client = connect()
-    deployment = client.deployment
+    deployment = one_deployment(client)
     from nexus_tasks.services.limits import allowed_namespace, refuse_limited
     from nexus_tasks.services.reembedding import drop_others as drop
     from nexus_tasks.services.reembedding import reembed as fill
@@ -120,10 +120,12 @@ def reembed(
 def _versions() -> tuple[str | None, str, str]:
     start_logging()
     from nexus_tasks.endpoints import endpoints_of
-    from nexus_tasks.settings import load_settings
+    from nexus_tasks.settings import load_settings, refuse_several
     from nexus_tasks.storage.schema import versions
 
-    url = endpoints_of(load_settings()).database_url
+    settings = load_settings()
+    refuse_several(settings)  # else the servers of this machine's home folder would be meant, which are no cell
+    url = endpoints_of(settings).database_url
     return *versions(url), url
 
 

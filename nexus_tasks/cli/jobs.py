@@ -21,6 +21,7 @@ from nexus_tasks.types import JOB_STATUSES, Document, JobDetails, JobInfo, Urgen
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
+    from nexus_tasks.deployment import Deployment
 
 app = typer.Typer(
     help="List jobs and dead letters; retry, drop, pause and resume them; count those that have finished.",
@@ -265,11 +266,20 @@ def _emit_or_print(found: Document, json: bool, text: str) -> None:
 
 def _full_id(client: Nexus, job: str) -> str:
     """The id that begins with ``job``. Lists on a terminal show only the first 8 characters of an id."""
+    from nexus_tasks.services.cells import gathering
     from nexus_tasks.services.jobs import ids_that_begin_with
 
     if len(job) >= _ID_LENGTH:
         return job
-    found = ids_that_begin_with(client.deployment, job, 2, allowed=client.limit)
+
+    def look(deployment: Deployment) -> list[str]:
+        return ids_that_begin_with(deployment, job, 2, allowed=client.limit)
+
+    if client.cells is None:
+        found = look(client.deployment)
+    else:
+        answers, _ = gathering.ask(client.cells.deployments, look)
+        found = [one for ids in answers.values() for one in ids]
     if len(found) > 1 and job not in found:
         raise InvalidInput(f"Several jobs begin with {job!r}.", remedy="Give more of the id.")
     return found[0] if len(found) == 1 else job

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.connect import connect, one_deployment
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import ConfigurationError
@@ -23,10 +23,15 @@ def metrics(json: Json = False) -> None:
     from nexus_tasks.monitoring.endpoint import Monitor
     from nexus_tasks.services.status import status
 
-    # `Nexus.status` gives a page of the namespaces, and refuses a client that is limited to several of them.
-    report = status(client.deployment, None, limit=EVERY) if client.limit is None else client.status()
+    of_deployment: Iterable[Sample] = ()
+    if client.limit is None:
+        deployment = one_deployment(client)
+        # `Nexus.status` gives a page of the namespaces, and refuses a client that is limited to several of them.
+        report = status(deployment, None, limit=EVERY)
+        of_deployment = Monitor(deployment, shared=0.0).samples()
+    else:
+        report = client.status()
     samples = [Sample(*one) for one in _samples(report)]
-    of_deployment = Monitor(client.deployment, shared=0.0).samples() if client.limit is None else []
     samples += [one for one in of_deployment if not one.name.startswith("nexus_process_")]
     if json:
         each = [part for one in samples for part in parts(one)]

@@ -362,6 +362,31 @@ def test_a_command_that_waits_leaves_the_work_to_the_workers_of_the_cell(
     assert (told.returncode, "NEXUS_CELL" in told.stdout + told.stderr) == (3, False), told.stderr
 
 
+@pytest.mark.parametrize(
+    "given",
+    ["db upgrade", "db upgrade --check", "db check", "db accept", "db reembed", "metrics"],
+)
+def test_a_command_about_one_database_asks_for_the_cell(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """Before, `db upgrade` upgraded a database that is no cell, and the others meant the directory alone."""
+    only_cells(both, monkeypatch)
+    told = command(*given.split())
+    assert (told.returncode, "Set NEXUS_CELL for a worker or a command" in told.stderr) == (1, True), told.stdout
+    monkeypatch.setenv("NEXUS_CELL", "two")
+    told = command(*given.split())
+    assert told.returncode == 0, told.stderr
+
+
+def test_the_start_of_a_jobs_id_is_enough_in_each_cell(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal shows eight characters. Before, only the directory knew its jobs by them."""
+    both.nexus.remember("fresh", "Something.")
+    job = both.nexus.digest("fresh", "notes").job_id
+    only_cells(both, monkeypatch)
+    told = command("jobs", "show", job[:8])
+    assert (told.returncode, job in told.stdout) == (0, True), told.stderr
+
+
 # --- what is wrong with a file ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "why"),
