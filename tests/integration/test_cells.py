@@ -378,6 +378,23 @@ def test_a_command_about_one_database_asks_for_the_cell(
     assert told.returncode == 0, told.stderr
 
 
+def test_doctor_and_up_ask_for_the_cell_and_start_nothing(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before, `doctor` examined the servers of the home folder, which are no cell, and found them well."""
+    only_cells(both, monkeypatch)
+    for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path / "home"))
+    checks = {check["name"]: check for check in json.loads(command("doctor", "--json").stdout)["checks"]}
+    assert not checks["servers"]["ok"]
+    assert "NEXUS_CELL" in checks["servers"]["remedy"]
+    assert not {"postgres", "redis", "workers"} & set(checks)
+    told = command("up", "--detach")
+    assert (told.returncode, "Set NEXUS_CELL" in told.stdout + told.stderr) == (1, True)
+    assert not (tmp_path / "home" / "postgres").exists()
+
+
 def test_the_start_of_a_jobs_id_is_enough_in_each_cell(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows eight characters. Before, only the directory knew its jobs by them."""
     both.nexus.remember("fresh", "Something.")

@@ -11,7 +11,7 @@ from nexus_tasks.cli.checks.check import Check, failed, passed, run_checks
 from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.endpoints import Endpoints, endpoints_of
 from nexus_tasks.errors import NexusError
-from nexus_tasks.settings import Settings, load_settings
+from nexus_tasks.settings import Settings, load_settings, refuse_several
 
 _FIELDS = ("database_url", "redis_url", "model", "embedder", "home")
 
@@ -50,6 +50,11 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
 
 
 def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
+    try:
+        refuse_several(settings)
+    except NexusError as error:
+        yield failed("servers", error.message, "Set NEXUS_CELL to the cell that is to be checked.")
+        return
     if settings.database_url and settings.redis_url:  # these URLs are shown even if they are malformed
         about["database_url"] = machine.masked(settings.database_url.get_secret_value())
         about["redis_url"] = machine.masked(settings.redis_url.get_secret_value())

@@ -16,7 +16,7 @@ from nexus_tasks.cli.stack.lifetime import claim, end
 from nexus_tasks.cli.stack.run import StackOptions, detach, supervise
 from nexus_tasks.embedded.clients import in_use
 from nexus_tasks.errors import ConfigurationError
-from nexus_tasks.settings import Settings, load_settings
+from nexus_tasks.settings import Settings, load_settings, refuse_several
 
 
 def up(
@@ -31,6 +31,7 @@ def up(
     When NEXUS_DATABASE_URL and NEXUS_REDIS_URL are set, this command does not start Redis and Postgres.
     """
     settings = load_settings()
+    refuse_several(settings)  # before the servers of the home folder start, which are no cell
     with claim(settings.home) as held:
         options = StackOptions(concurrency, _flower_port() if flower else None)
         _upgrade_schema(settings)
