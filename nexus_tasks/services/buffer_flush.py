@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -339,6 +340,32 @@ def store_before_erasure(
         for damage in buffer.quarantine_of(namespace):
             if session_key is None or as_stored(damage.session) == as_stored(session_key):
                 buffer.discard(damage)
+
+
+def warn_of_others(buffer: SessionBuffer, namespace: str, session_key: str | None) -> None:
+    """Warn when entries of what is erased wait in this folder for another deployment.
+
+    The other deployment may be the same database under another address, such as ``localhost`` and ``127.0.0.1``. Its
+    entries would then be stored after the erasure. It may as well be another database, so they are not stored here.
+
+    Args:
+        session_key: only this session. ``None``: each session of the namespace.
+    """
+    try:
+        found = buffer.status()
+    except BufferError as error:  # for example, a folder of another user
+        log.warning("The entries of other deployments in the session buffer cannot be counted: %s", error)
+        return
+    entries = Counter[str]()
+    for one in found:
+        if one["agent"] == namespace and (session_key is None or as_stored(one["session"]) == as_stored(session_key)):
+            entries[one["deployment"]] += one["entries"]
+    for name in sorted(name for name in +entries if name not in ("", buffer.deployment)):
+        log.warning(
+            "The erasure does not reach %d buffered entries of %s. They wait on this machine for the deployment %s. If"
+            " that is another address of this database, run `nexus buffer flush --of %s` and erase again.",
+            *(entries[name], namespace, name, name),
+        )
 
 
 def _check_all_read(damages: Sequence[Damage]) -> None:

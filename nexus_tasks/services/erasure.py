@@ -150,6 +150,7 @@ def _store_buffered(deployment: Deployment, namespace: str, memory_id: int | Non
         if session_key is None:
             return
     buffer_flush.store_before_erasure(deployment, namespace, session_key, whole=whole)
+    buffer_flush.warn_of_others(deployment.buffer, namespace, session_key)
 
 
 def _committed(

@@ -57,6 +57,24 @@ def test_a_message_that_waits_in_the_buffer_does_not_come_back(here: Sandbox, ho
     assert not any(SECRET.encode() in path.read_bytes() for path in here.folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("how", ["session", "namespace", "command"])
+def test_an_erasure_warns_of_entries_that_another_name_of_the_database_has_buffered(
+    here: Sandbox, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are stored under the other name after the erasure."""
+    Nexus().ingest("acme", "chat", turns("I like tea."))
+    others = default_deployment().buffer.of("127.0.0.1/nexus")
+    others.append("acme", "chat", {"role": "user", "author": "ann", "content": f"I like {SECRET}."})
+    others.append("other", "chat", {"role": "user", "author": "ann", "content": "Nothing of it is erased."})
+    erase(how)
+    assert caplog.text.count("does not reach") == caplog.text.count("1 buffered entries of acme") == 1
+    assert nexus("buffer", "flush", "--of", "127.0.0.1/nexus").returncode == 0
+    assert f"I like {SECRET}." in said(here)
+    caplog.clear()
+    erase("session")
+    assert (said(here), caplog.text) == (["Nothing of it is erased."], "")
+
+
 @pytest.mark.parametrize("died", ["stored", "acknowledged"])
 def test_a_crash_before_the_erasure_loses_nothing_and_the_next_erasure_takes_all(here: Sandbox, died: str) -> None:
     client = Nexus()
