@@ -97,6 +97,10 @@ def erase_sessions() -> None:
         Nexus().forget(NAMESPACE, session_key=session.session_key)
 
 
+def erase_everything() -> None:
+    Nexus().forget(NAMESPACE, everything=True)
+
+
 class Erasing:
     """The model of a test: at its ``at``-th call whose prompt shows the secret, ``erase`` runs before it answers."""
 
@@ -127,7 +131,7 @@ LATER = {"answered": None, "overloaded": faults.overloaded(), "refused": faults.
 
 def cases() -> Iterator[Any]:
     """All are long but one: the model cites nothing that says the secret, and the call after the erasure fails."""
-    for erase in (erase_messages, erase_sessions):
+    for erase in (erase_messages, erase_sessions, erase_everything):
         for honest in (True, False):
             for name, then in LATER.items():
                 short = erase is erase_messages and not honest and name == "overloaded"

@@ -18,7 +18,8 @@ def discarding_erased_notes(resources: Resources, job: JobContext, seen: Observa
 
     A note may have words of messages that it does not cite, so ``JobContext.rests_on`` does not name them. When a
     message of the session was erased after ``seen`` was read, and then a call fails, the error and the saved answers of
-    earlier calls may quote that message. So the block deletes the saved answers and replaces the error.
+    earlier calls may quote that message. So the block deletes the saved answers and replaces the error. It also deletes
+    them when the whole log was erased meanwhile.
 
     Args:
         seen: the session's observation log, as it was before the prompts were made.
@@ -34,3 +35,7 @@ def discarding_erased_notes(resources: Resources, job: JobContext, seen: Observa
                 raise
             ledger.delete_answers(tx, job.namespace_id, job.asked)
         raise Erased from None
+    with resources.database.transaction() as tx:
+        # The log is gone, and so may be the run's claim, without which the run's commit deletes no answers.
+        if observations.find_log(tx, seen.session_id) is None:
+            ledger.delete_answers(tx, job.namespace_id, job.asked)
