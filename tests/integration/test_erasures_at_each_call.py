@@ -140,7 +140,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize(("erase", "honest", "then"), cases())
+@pytest.mark.parametrize(("erase", "honest", "then"), list(cases()))
 def test_nothing_of_what_a_prompt_showed_is_left(
     claude: Callable[..., Sandbox], standin: StandIn, erase: Callable[[], None], honest: bool, then: Fault | None
 ) -> None:
