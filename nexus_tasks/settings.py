@@ -338,10 +338,10 @@ def load_settings() -> Settings:
 
 
 def refuse_several(settings: Settings) -> None:
-    """Refuse settings that name a file of cells, and none of the cells.
+    """Check that settings which name a file of cells also name one cell of it.
 
     Raises:
-        ConfigurationError: they do, and so they describe no deployment.
+        ConfigurationError: they name no cell, so they describe no single deployment.
     """
     if settings.cells and not settings.cell:
         raise ConfigurationError(

@@ -55,10 +55,10 @@ def connect() -> Nexus:
 
 
 def one_deployment(client: Nexus) -> Deployment:
-    """The deployment of a command that works on one database, and not on the namespaces of all cells.
+    """The client's deployment, for a command that works on one database.
 
     Raises:
-        ConfigurationError: the client chooses among cells. Its own deployment would only be the directory.
+        ConfigurationError: the client uses several cells, so no single database is meant.
     """
     from nexus_tasks.settings import load_settings, refuse_several
 

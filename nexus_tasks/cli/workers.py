@@ -62,10 +62,10 @@ def warn_if_none() -> None:
 def worker_for_wait() -> Iterator[str]:
     """Run the ``with`` block while a worker runs.
 
-    With cells, nothing is started and nothing printed: the workers of each cell do its jobs. Otherwise, when no worker
-    runs yet, the servers decide. With the embedded servers of this package, a temporary worker runs
-    during the block. With other servers, only a warning is printed. The value of the block says what becomes of the
-    jobs when Ctrl-C ends the wait.
+    A process that uses several cells starts nothing and prints nothing, because each cell has workers of its own.
+    Otherwise, when no worker runs yet, the servers decide. With the embedded servers of this package, a temporary
+    worker runs during the block. With other servers, only a warning is printed. The value of the block says what
+    becomes of the jobs when Ctrl-C ends the wait.
 
     Raises:
         EmbeddedError: the worker does not start.
@@ -90,5 +90,5 @@ def worker_for_wait() -> Iterator[str]:
 
 
 def _chooses_cells() -> bool:
-    """Whether this process chooses among cells. Then there is no one broker whose workers could be asked."""
+    """Whether this process uses several cells. Each cell has its own broker, and this process asks none of them."""
     return connect().cells is not None

@@ -343,13 +343,13 @@ def store_before_erasure(
 
 
 def warn_of_others(buffer: SessionBuffer, namespace: str, session_key: str | None) -> None:
-    """Warn when entries of what is erased wait in this folder for another deployment.
+    """Warn of buffered messages of the erased namespace or session that belong to another deployment.
 
-    The other deployment may be the same database under another address, such as ``localhost`` and ``127.0.0.1``. Its
-    entries would then be stored after the erasure. It may as well be another database, so they are not stored here.
+    The other deployment may be the same database under another address: ``127.0.0.1`` in place of ``localhost``. Its
+    messages would then be stored after the erasure. It may also be another database, so this process stores none.
 
     Args:
-        session_key: only this session. ``None``: each session of the namespace.
+        session_key: the erased session; ``None`` when the whole namespace is erased.
     """
     try:
         found = buffer.status()

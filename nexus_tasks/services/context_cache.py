@@ -66,9 +66,9 @@ class _WrittenSessions(dict[tuple[str, str], tuple[int, ...]]):
 
 
 class _Moved(set[str]):
-    """The namespaces of which another cell was found to have the memory, and whose files here were erased then.
+    """The namespaces that have moved to another cell, and whose context files this process has erased since.
 
-    Each is erased once: a worker of the other cell may write to the same folder.
+    The files of a namespace are erased once, because a worker of the other cell may write new ones to the same folder.
     """
 
 
@@ -115,7 +115,8 @@ def _refresh_session(deployment: Deployment, tx: Transaction, name: str, session
         known = namespaces.find(tx, check_namespace(name))
         session = sessions.find(tx, known.id, check_name("session_key", session_key)) if known else None
     except NamespaceMoved:
-        return _erase_moved(deployment, name)
+        _erase_moved(deployment, name)
+        return False
     except (InvalidInput, NamespaceMoving):  # no name that a hook wrote, or the namespace arrives from another cell
         return False
     home, written = str(deployment.settings.home), deployment.local(_WrittenSessions)
@@ -142,28 +143,29 @@ def _harmless(text: str) -> str:
     return _TAG.sub("< ", strip_hidden(text))
 
 
-def _erase_moved(deployment: Deployment, name: str) -> bool:
-    """Erase the files of a namespace that has moved to another cell. Returns ``False``: none is written.
+def _erase_moved(deployment: Deployment, name: str) -> None:
+    """Erase the context files of a namespace that has moved to another cell, unless this process has done so.
 
-    An erasure in the other cell does not reach them. The move itself erases only those of its own machine.
+    The move erases the files only on the machine where it was started. An erasure in the other cell reaches none here.
     """
     moved = deployment.local(_Moved)
-    if name not in moved:
-        try:
-            context_file.erase(str(deployment.settings.home), name, everything=True)
-        except OSError as error:
-            log.warning("A context file of %s could not be erased: %s", name, error.strerror)
-            return False
-        moved.add(name)
-        deployment.local(_Written).pop(name, None)
-    return False
+    if name in moved:
+        return
+    try:
+        context_file.erase(str(deployment.settings.home), name, everything=True)
+    except OSError as error:
+        log.warning("A context file of %s could not be erased: %s", name, error.strerror)
+        return
+    moved.add(name)
+    deployment.local(_Written).pop(name, None)
 
 
 def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except NamespaceMoved:
-        return _erase_moved(deployment, name)
+        _erase_moved(deployment, name)
+        return False
     except (InvalidInput, NamespaceMoving):
         return False  # the name is of a file that neither a worker nor a hook wrote, or the namespace is arriving
     if known is None:

@@ -102,7 +102,10 @@ def erase_everything() -> None:
 
 
 class Erasing:
-    """The model of a test: at its ``at``-th call whose prompt shows the secret, ``erase`` runs before it answers."""
+    """A model that erases. It counts the calls whose prompt shows the secret, and calls ``erase`` during number ``at``.
+
+    ``then`` is the fault of the call after that one; ``None`` when that call is answered.
+    """
 
     def __init__(
         self, standin: StandIn, erase: Callable[[], None], *, at: int, honest: bool, then: Fault | None

@@ -49,7 +49,7 @@ WRONG: dict[str, Callable[[str], str]] = {
     "another database system": lambda _: "sqlite:////tmp/none.db",
     "no address at all": lambda _: "localhost",
     "a check of the user that the server does not make": lambda url: f"{url}&require_auth=gss",
-    "another owner of the socket": lambda url: f"{url}&requirepeer=nobody-here",
+    "a socket that must belong to an unknown Unix user": lambda url: f"{url}&requirepeer=nobody-here",
     "encryption by Kerberos": lambda url: f"{url}&gssencmode=require",
     "a check without a host's name": lambda url: f"{url}&sslmode=require&sslrootcert=system",
     "an unknown release of TLS": lambda url: f"{url}&ssl_min_protocol_version=TLSv9",

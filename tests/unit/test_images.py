@@ -58,7 +58,10 @@ def test_redis_has_a_password_and_no_url_holds_one() -> None:
 
 
 def test_postgres_has_a_connection_for_each_that_the_suggested_workers_open() -> None:
-    """The comment suggests a number of workers. Each may open twice what it keeps; beat and Flower take little."""
+    """The file's comment suggests four workers. Under load a worker opens twice as many connections as its pool keeps.
+
+    Four further pools of one thread stand for beat, Flower and two commands.
+    """
     services = yaml.safe_load(COMPOSE)["services"]
     [suggested] = re.findall(r"--scale worker=(\d+)", COMPOSE)
     command = services["worker"]["command"]
