@@ -5,12 +5,13 @@ It reads the indexes that ``lua/common.lua`` lists. A listing loads only the cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims, answering, whole
+from nexus_tasks.limits import NAMESPACE_JOBS
 
 State = Literal["running", "waiting", "pending"]
 STATES: tuple[State, ...] = ("running", "waiting", "pending")
@@ -149,6 +150,11 @@ class ClaimIndex:
             name: {what: whole(number) for what, number in row.items()}
             for name, row in zip(namespaces, rows, strict=True)
         }
+
+    def full(self, namespaces: Iterable[str]) -> set[str]:
+        """Those of the namespaces that have as many claims as a namespace may have (``limits.NAMESPACE_JOBS``)."""
+        counts = self.counts(list(namespaces))
+        return {name for name, of in counts.items() if sum(of.get(state, 0) for state in STATES) >= NAMESPACE_JOBS}
 
     def waits(self, namespaces: Mapping[str, int], most: int) -> dict[str, Waits]:
         """By namespace, why its claims wait.

@@ -309,7 +309,12 @@ class SessionWriter:
         For each observer, only the job of the first message gets a wake-up (a Celery message). The run of this job puts
         the first message and the next messages into one batch, which one model call answers. If the batch is full, the
         run wakes the job of the next message. The job of a message that no run has derived becomes due by itself.
+
+        One tenant must not fill Redis. In a namespace with ``limits.NAMESPACE_JOBS`` jobs, no derivation gets a job:
+        reconcile finds the derivation in Postgres, and asks for the job when there is room.
         """
+        if not stored.memory_ids or not follow_ups.has_room(self.deployment, self.namespace.name):
+            return 0
         return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
 
     def _ask_for_derivations_by(self, memory_ids: Sequence[int], observer: str) -> int:
@@ -320,6 +325,8 @@ class SessionWriter:
         while chunk := [
             replace(one, delay=delay, wait_reason=derive_memory.RIPENESS) for one in islice(requests, AT_ONCE)
         ]:
+            if not follow_ups.has_room(self.deployment, self.namespace.name):  # other calls fill it at the same time
+                break
             asked += len(follow_ups.ask(self.deployment, chunk))
         return asked
 

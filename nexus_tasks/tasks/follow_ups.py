@@ -45,6 +45,16 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
         return []
 
 
+def has_room(deployment: Deployment, namespace: str) -> bool:
+    """Whether further derivations of a namespace may get jobs now. If not, reconcile asks for these jobs later."""
+    try:
+        return not ClaimIndex(deployment.claims).full([namespace])
+    except QueueUnavailable as error:
+        message = "Derivations of %s were not queued; reconcile asks for them again: %s"
+        deployment.local(_Warnings).warn(message, namespace, error)
+        return False
+
+
 def ask_for(deployment: Deployment, kind: str, **arguments: object) -> None:
     """Ask for a job by the name of its kind, for callers to which an import of the kind would be circular."""
     declared = deployment.engine.kind(kind)

@@ -12,8 +12,10 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import NotFound
+from nexus_tasks.idempotency import claim_index
 from nexus_tasks.idempotency.worker import reconciler
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.services import ingestion
 from nexus_tasks.storage import embeddings
 from nexus_tasks.tasks import derive_memory, finish_dream
 from tests.derivations import want_derivations
@@ -201,6 +203,59 @@ def test_a_lost_claim_of_any_row_is_found_by_workers_that_take_turns(small: Sand
         assert not lost(170)
 
 
+# --- one namespace does not fill Redis ------------------------------------------------------------------------------
+ROOM, STEP = 30, 5
+OBSERVERS = ["assistant", "critic", "scribe"]
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> Sandbox:
+    """A namespace may have 30 jobs at a time, and a call asks for 5 in a step."""
+    monkeypatch.setattr(claim_index, "NAMESPACE_JOBS", ROOM)
+    monkeypatch.setattr(ingestion, "AT_ONCE", STEP)
+    monkeypatch.setattr(reconciler, "PAGE", STEP)
+    return here
+
+
+def jobs(namespace: str) -> int:
+    counts = default_deployment().claims.counts(namespace)
+    return counts.get("waiting", 0) + counts.get("pending", 0) + counts.get("running", 0)
+
+
+def test_a_namespace_gets_no_more_jobs_than_its_share_of_redis(narrow: Sandbox) -> None:
+    said = [f"I like tea number {number}." for number in range(20)]
+    for session in ("one", "two", "three"):
+        say(*said, session=session, observers=OBSERVERS)
+        for number in range(10):  # a call for one message asks for a job too
+            say(f"I like figs number {number}.", session=session, observers=OBSERVERS)
+        assert ROOM <= jobs(NAMESPACE) < ROOM + len(OBSERVERS) * STEP, session
+    Reconciler(engine).round()
+    assert jobs(NAMESPACE) < ROOM + len(OBSERVERS) * STEP
+    say("I like rain.", namespace="other")
+    narrow.flush()  # then reconcile asks for all jobs, one namespace's behind the other's
+    Reconciler(engine).round()
+    assert ROOM <= jobs(NAMESPACE) < ROOM + STEP
+    assert jobs("other") == 1
+
+
+def test_the_derivations_that_had_no_room_are_made_when_there_is_room(narrow: Sandbox) -> None:
+    for session in ("one", "two", "three"):
+        say(*(f"I like tea number {number}." for number in range(20)), session=session, observers=OBSERVERS)
+    for _ in range(10):
+        work("derive_memory")
+        Reconciler(engine).round()
+    assert narrow.sql("SELECT state, count(*) FROM derivations GROUP BY 1") == [("done", 180)]
+
+
+def test_other_kinds_find_room_in_a_full_namespace(narrow: Sandbox) -> None:
+    say(*(f"I like tea number {number}." for number in range(2 * ROOM)))
+    gap(narrow)
+    Reconciler(engine).round()
+    assert jobs(NAMESPACE) > ROOM
+    assert Nexus().jobs(namespace=NAMESPACE, kind="embed_memories")
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
 def test_one_worker_at_a_time_looks_for_wanted_rows(small: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     monkeypatch.setattr(Reconciler, "round", lambda self: asked.append(self._lock.local.token) or 0)

@@ -20,6 +20,7 @@ from redis.exceptions import LockError
 
 from nexus_tasks.errors import NexusError, StorageUnavailable
 from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import Arguments, JobKind
@@ -140,6 +141,9 @@ class Reconciler:
         scopes = [row.scope if isinstance(row, Request) else kind.scope_of(row) for row in rows]
         missing = [rows[i] for i in self.claims.missing(kind.name, scopes)]
         requests = [row if isinstance(row, Request) else kind.request_for(row) for row in missing]
+        if kind.gathers:  # jobs of such a kind can be very many. A run takes siblings along that have no claim yet
+            full = ClaimIndex(self.claims).full({request.namespace for request in requests})
+            requests = [request for request in requests if request.namespace not in full]
         tickets = self.engine.publisher.enqueue([request.renewed() for request in requests])
         made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)
         if made:
