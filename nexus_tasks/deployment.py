@@ -26,9 +26,10 @@ from weakref import WeakSet
 from celery import Celery, signals
 
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.cells_file import read_cells
 from nexus_tasks.config import CeleryConfig, Overridden, add_queues, add_queues_and_schedule
 from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
-from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
+from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.celery_patches.forking import forget_connections
@@ -40,8 +41,8 @@ from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
-from nexus_tasks.settings import Settings, load_settings, refuse_several
-from nexus_tasks.storage import namespaces, schema, tenancy
+from nexus_tasks.settings import Settings, cell_settings, load_settings, refuse_several
+from nexus_tasks.storage import cells, namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.namespaces import NamespaceSettings
 
@@ -154,7 +155,29 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        return Database(url, pool_size(self.settings, self.threads))
+        in_a_cell = self.settings.cell and self.settings.cells
+        note = self._note_in_directory if in_a_cell else None
+        return Database(url, pool_size(self.settings, self.threads), on_new_namespace=note)
+
+    @_Once
+    def _directory(self) -> Database:
+        """The connections to the database that keeps the table of namespaces, for a process of one cell."""
+        assert self.settings.cells is not None
+        file = read_cells(self.settings.cells)
+        return Database(endpoints_of(cell_settings(file, file.directory)).database_url, pool_size=1)
+
+    def _note_in_directory(self, namespace: str) -> None:
+        """Note that a new namespace lives in the cell of this process.
+
+        Raises:
+            NamespaceMoved: it lives in another cell.
+            StorageUnavailable: the database of the directory does not answer.
+        """
+        assert self.settings.cell is not None
+        with tenancy.unlimited(), self._directory.transaction() as tx:
+            lives_in = cells.place(tx, namespace, self.settings.cell)
+        if lives_in != self.settings.cell:
+            raise NamespaceMoved(f"The namespace {namespace} lives in the cell {lives_in}.")
 
     @_Once
     def claims(self) -> Claims:
@@ -371,8 +394,8 @@ class Deployment:
                 close_connections(self.app)
             if "isolation" in self._made:
                 self.isolation.close()
-            if "database" in self._made:
-                self.database.dispose()
+            for name in self._made.keys() & {"database", "_directory"}:
+                self._made[name].dispose()
             for name in self._made.keys() - {"app"}:
                 del self._made[name]
                 self.__dict__.pop(name, None)

@@ -128,6 +128,21 @@ def place_all(tx: Transaction, namespaces: Sequence[str], cell: str) -> Sequence
     return strays
 
 
+def correct(tx: Transaction, namespace: str, *, was: str, cell: str) -> bool:
+    """Note that a namespace lives in ``cell``, if the table has it in ``was``. Returns whether the table had.
+
+    A move that the table has of it is forgotten: it was finished long ago.
+    """
+    values = {"cell": cell, "moving_to": None, "moved_from": None, "move_id": None, "placed_at": func.now()}
+    where = (Placement.namespace == namespace, Placement.cell == was)
+    return tx.execute(update(Placement).where(*where).values(**values).returning(Placement.cell)).first() is not None
+
+
+def residence(tx: Transaction, namespace: str) -> str | None:
+    """Where the database of a cell takes a namespace to live (:attr:`Namespace.residence`); ``None``: unknown to it."""
+    return tx.scalar(select(Namespace.residence).where(Namespace.name == namespace))
+
+
 def listed(tx: Transaction) -> Sequence[Placement]:
     """All rows of the table, sorted by name."""
     return tx.scalars(select(Placement).order_by(Placement.namespace)).all()

@@ -58,18 +58,27 @@ TRIES = 5  # attempts at a transaction that Postgres may roll back to end a dead
 
 T = TypeVar("T")
 Transaction: TypeAlias = Session
+ON_NEW_NAMESPACE = "on_new_namespace"  # in `Transaction.info`, the argument of `Database` of this name
 LEAVING = "leaving"  # in `Transaction.info`, the namespace that moves to another cell and that can only be read
 
 
 class Database:
     """A pool of connections to one database.
 
+    Args:
+        url: the address of the database.
+        pool_size: how many connections are kept open.
+        on_new_namespace: called with the name of a namespace before a transaction makes it.
+
     Raises:
         ConfigurationError: ``url`` is no address of a Postgres database.
     """
 
-    def __init__(self, url: str, pool_size: int = 10) -> None:
+    def __init__(
+        self, url: str, pool_size: int = 10, *, on_new_namespace: Callable[[str], object] | None = None
+    ) -> None:
         self.url = url
+        self._info = {ON_NEW_NAMESPACE: on_new_namespace}
         self.most_connections = 2 * pool_size  # at a time: those that are kept open, and as many more
         self.engine: Engine = make_engine(
             url,
@@ -144,7 +153,11 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, reading: bool, isolation: str = "") -> Iterator[Transaction]:
-        with translated(), TextSession(self.engine, expire_on_commit=False) as session, session.begin():
+        with (
+            translated(),
+            TextSession(self.engine, expire_on_commit=False, info=self._info) as session,
+            session.begin(),
+        ):
             if isolation:
                 session.execute(text(f"SET TRANSACTION {isolation}"))
             names = tenancy.limit()

@@ -6,6 +6,7 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from nexus_tasks.deployment import Deployment, use
 from nexus_tasks.errors import (
     ConfigurationError,
     InvalidInput,
+    NamespaceMoved,
     NotAllowed,
     NotFound,
     SchemaOutdated,
     StorageUnavailable,
 )
-from nexus_tasks.services import jobs
+from nexus_tasks.services import buffer_flush, jobs
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells import buffers, gathering, routing
 from nexus_tasks.services.cells.moving import move
@@ -252,6 +254,65 @@ def test_a_job_is_looked_for_in_the_cell_of_the_only_namespace(both: TwoCells, m
         with pytest.raises(NotFound):
             Nexus(cells=both.cells, namespaces=[other]).drop_job(job)
     assert limited.drop_job(job).id == job
+
+
+# --- a process of one cell --------------------------------------------------------------------------------------------
+@pytest.fixture
+def one_of_them(both: TwoCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """The deployment of a worker, hook or command of the cell ``one``. Directory and new namespaces are in ``two``."""
+    file = tmp_path / "turned.json"
+    file.write_text(json.dumps({**document(both.one, both.two), "directory": "two", "new": "two"}))
+    both.file = file
+    monkeypatch.setenv("NEXUS_CELLS", str(file))
+    monkeypatch.setenv("NEXUS_CELL", "one")
+    Cells(str(file)).prepare()
+    here = Deployment()
+    with use(here):
+        yield here
+    here.close()
+
+
+def test_a_namespace_that_a_process_of_one_cell_makes_is_found_there_by_all(
+    both: TwoCells, one_of_them: Deployment
+) -> None:
+    """Before, clients did not find it, and their first write made a second one in the cell of new namespaces."""
+    Nexus(one_of_them).remember("shop", "The till opens at nine.")
+    with closing(Cells(str(both.file))) as cells:
+        client = Nexus(cells=cells)
+        assert client.session("shop", "notes").said
+        client.remember("shop", "The till closes at five.")
+    assert "shop" in names(both.one)
+    assert "shop" not in names(both.two)
+
+
+def test_a_process_of_one_cell_makes_no_namespace_that_another_cell_has(
+    both: TwoCells, one_of_them: Deployment
+) -> None:
+    with closing(Cells(str(both.file))) as cells:
+        Nexus(cells=cells).remember("lyn", "Lyn plays chess.")
+    client = Nexus(one_of_them)
+    with pytest.raises(NamespaceMoved, match="lives in the cell two"):
+        client.remember("lyn", "Lyn plays go.")
+    one_of_them.buffer.append("lyn", "chat", {"role": "user", "content": "Lyn plays bridge."}, "claude-code")
+    report = buffer_flush.store_buffer(one_of_them, wait=True)
+    assert (report.stored, one_of_them.buffer.pending()) == (0, True)
+    assert "lyn" not in names(both.one)
+
+
+def test_while_the_directory_is_away_messages_of_a_new_namespace_are_buffered(
+    both: TwoCells, one_of_them: Deployment
+) -> None:
+    away = json.loads(both.file.read_text())
+    both.file.write_text(
+        json.dumps(away | {"cells": away["cells"] | {"two": away["cells"]["two"] | {"database_url": NOWHERE}}})
+    )
+    client = Nexus(one_of_them)
+    assert client.remember("old", "Known to the cell.").stored == 1
+    assert client.remember("shop", "The till opens at nine.").buffered == 1
+    assert names(both.one) == ["old"]
+    both.file.write_text(json.dumps(away))
+    one_of_them.close()
+    assert client.session("shop", "notes").said
 
 
 # --- the environment and the commands ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from sqlalchemy import Table, text
 from nexus_tasks import Cells, Message, Nexus, reflect_perspective
 from nexus_tasks.deployment import use
 from nexus_tasks.errors import (
+    ConfigurationError,
     InvalidInput,
     NamespaceMoved,
     NamespaceMoving,
@@ -272,6 +273,42 @@ def test_a_namespace_comes_back(both: TwoCells) -> None:
     assert moving.erase_copy(both.cells, ACME, "two")["memories"] == len(before["memories"])
     move(both.cells, ACME, "two")
     assert everything(both.two) == before
+
+
+# --- the directory's database is restored -----------------------------------------------------------------------------
+@pytest.mark.parametrize("during", ["", "the move"])
+@pytest.mark.parametrize("then", ["prepare", "move there", "move back"])
+def test_a_table_that_is_older_than_a_move_is_corrected(both: TwoCells, then: str, during: str) -> None:
+    """Before, a move opened the old cell's copy, which is empty, and the memories stayed unseen in the other cell."""
+    move(both.cells, ACME, "two")
+    before = everything(both.two)
+    moving_to = "'two'" if during else "NULL"
+    both.one.sql(f"UPDATE placements SET cell = 'one', moving_to = {moving_to}, move_id = {moving_to}")
+    both.cells.forget(ACME)
+    with pytest.raises(NamespaceMoved) as refused:
+        both.nexus.search(ACME, "tea")
+    assert "nexus cells prepare" in (refused.value.remedy or "")
+    if then == "prepare":
+        both.cells.prepare()
+    else:
+        move(both.cells, ACME, "two" if then == "move there" else "one")
+    lives_in = "one" if then == "move back" else "two"
+    assert everything(both.of(lives_in)) == before
+    assert both.nexus.search(ACME, "tea")
+    assert [residence(both.of(name), ACME) == "here" for name in ("one", "two")] == [
+        lives_in == "one",
+        lives_in == "two",
+    ]
+    assert both.cells.moves() == []
+
+
+def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
+    move(both.cells, ACME, "two")
+    both.one.sql("UPDATE placements SET cell = 'one'")
+    both.two.sql("DELETE FROM namespaces WHERE name = :n", n=ACME)  # also restored, to a time before the move
+    with pytest.raises(ConfigurationError, match="no cell of the file has it"):
+        move(both.cells, ACME, "one")
+    assert residence(both.one, ACME) == "left"
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nexus_tasks.cli.checks.check import Check, failed, passed
 from nexus_tasks.cli.stack import worker_alive
 
-CANARY = "nexus-doctor"  # the namespace of the canary job; it stays empty
+CANARY = "nexus-doctor"  # the namespace of the canary job, which stays empty; in a cell the cell's name follows
 _CONNECT_SECONDS, _CANARY_SECONDS = 5.0, 30.0
 
 
@@ -62,9 +62,12 @@ def canary() -> Sequence[Check]:
     if not worker_alive():
         return [failed("canary", "not sent: no worker answers", "Start one with `nexus up --detach`, then try again.")]
     from nexus_tasks import Nexus, reflect_namespace
+    from nexus_tasks.deployment import default_deployment
 
-    Nexus().create_namespace(CANARY)
+    cell = default_deployment().settings.cell
+    namespace = f"{CANARY}-{cell}" if cell else CANARY  # a namespace lives in one cell
+    Nexus().create_namespace(namespace)
     began = time.monotonic()
-    outcome = reflect_namespace.delay(namespace=CANARY).wait(timeout=_CANARY_SECONDS)
+    outcome = reflect_namespace.delay(namespace=namespace).wait(timeout=_CANARY_SECONDS)
     took = (time.monotonic() - began) * 1000
-    return [passed("canary", f"reflect_namespace of {CANARY}: {outcome.status} after {took:,.0f} ms")]
+    return [passed("canary", f"reflect_namespace of {namespace}: {outcome.status} after {took:,.0f} ms")]

@@ -31,7 +31,15 @@ from typing import Literal, get_args
 from sqlalchemy import text
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
-from nexus_tasks.errors import InvalidInput, NexusError, NotFound, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import (
+    ConfigurationError,
+    InvalidInput,
+    NexusError,
+    NotFound,
+    QueueUnavailable,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
@@ -41,6 +49,7 @@ from nexus_tasks.storage import audit, tenancy
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE
 from nexus_tasks.storage.erasure import removing, vacuum
+from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import MoveReceipt, check_namespace
@@ -84,6 +93,7 @@ def move(
     Raises:
         NotFound: no cell has the namespace, or there is no such cell.
         InvalidInput: the namespace is moving to a third cell.
+        ConfigurationError: the table names a cell that the namespace has left, and no other cell, or several, have it.
         Transient: another process moves the namespace, or its jobs or transactions did not end in time. The move goes
             on when this is called again.
         StorageUnavailable: a cell does not answer.
@@ -93,7 +103,7 @@ def move(
     check_namespace(namespace)
     with tenancy.unlimited(), _alone(cells, namespace):
         cells.forget(namespace)
-        here = cells.name_of(namespace, writing=False)
+        here = _home(cells, namespace)
         if not _has(cells.deployments[here], namespace):
             raise NotFound(f"There is no namespace {namespace!r}.", remedy="See `nexus namespaces list`.")
         cells.name_of(namespace)  # notes it in the table
@@ -104,6 +114,26 @@ def move(
             return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
         note("begin")
         return _go_on(cells, one, keep=keep, note=note)
+
+
+def _home(cells: Cells, namespace: str) -> str:
+    """The cell that has a namespace. If the table names a cell that the namespace has left, the table is corrected.
+
+    Otherwise a move would open the copy in that cell, which is empty.
+
+    Raises:
+        ConfigurationError: no cell of the file, or more than one, has the namespace.
+    """
+    here = cells.name_of(namespace, writing=False)
+    if cells.residence(here, namespace) != "left":
+        return here
+    having = [name for name in cells.deployments if cells.residence(name, namespace) in USABLE]
+    if len(having) != 1 or not cells.correct(namespace, having[0]):
+        raise ConfigurationError(
+            f"{namespace} has left the cell {here}, and {' and '.join(having) or 'no cell of the file'} has it.",
+            remedy="Was a database restored? Compare the cells with `NEXUS_CELL=... nexus namespaces list`.",
+        )
+    return having[0]
 
 
 @contextmanager

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_OLD_TABLE = (
+    "The table of namespaces is older than the move. If its database was restored, run `nexus cells prepare`, which"
+    " corrects the table."
+)
 _TRIES = 3  # a namespace that moves twice during one call is not worth more
 
 
@@ -57,7 +61,9 @@ class Cells:
     def __init__(self, given: str | CellsFile) -> None:
         file = read_cells(given) if isinstance(given, str) else given
         self.deployments: Mapping[str, Deployment] = {
-            name: Deployment(cell_settings(file, name)) for name in file.cells
+            # Without `cells`: this class itself notes where a new namespace lives.
+            name: Deployment(cell_settings(file, name).model_copy(update={"cells": None}))
+            for name in file.cells
         }
         self.directory_name, self.new = file.directory, file.new
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
@@ -127,15 +133,15 @@ class Cells:
         """Run ``call`` with the cell of a namespace. When the namespace has moved, run it again with the new cell.
 
         Raises:
-            NamespaceMoved: the cells refer to each other. An operator must correct the table.
+            NamespaceMoved: the table names a cell that the namespace has left. `nexus cells prepare` corrects it.
         """
         for left in range(_TRIES - 1, -1, -1):
             try:
                 return call(self.name_of(namespace, writing=writing))
-            except NamespaceMoved:
+            except NamespaceMoved as error:
                 self.forget(namespace)
                 if not left:
-                    raise
+                    raise NamespaceMoved(error.message, remedy=_OLD_TABLE) from None
         raise AssertionError  # the loop returns or raises
 
     # --- preparing the cells ------------------------------------------------------------------------------------------
@@ -169,12 +175,41 @@ class Cells:
                 known = [one.name for one in namespaces.every(tx)]
             with self.directory.database.transaction() as tx:
                 numbers[name] = cells.register(tx, name, own)
-                for stray in cells.place_all(tx, known, name):
+                strays = cells.place_all(tx, known, name)
+            for stray in strays:
+                if not self.correct(stray, name):
                     log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
             with database.transaction() as tx:
                 cells.space_ids(tx, numbers[name], beyond)
         self._verified.update(numbers)
         return numbers
+
+    def correct(self, namespace: str, cell: str) -> bool:
+        """Correct the table for a namespace that ``cell`` has, when the cell that the table names has it not any more.
+
+        The table may be older than the last move of the namespace, because the directory's database was restored.
+
+        Returns:
+            Whether the table is right now.
+        """
+        with tenancy.unlimited():
+            with self.directory.database.transaction() as tx:
+                row = cells.find(tx, namespace)
+            if row is None or row.cell == cell:
+                return row is not None
+            if row.cell not in self.deployments or self.residence(row.cell, namespace) not in (None, "left"):
+                return False
+            with self.directory.database.transaction() as tx:
+                is_right = cells.correct(tx, namespace, was=row.cell, cell=cell)
+        self.forget(namespace)
+        if is_right:
+            log.warning("The table of namespaces had %s in %s. It is in %s.", namespace, row.cell, cell)
+        return is_right
+
+    def residence(self, cell: str, namespace: str) -> str | None:
+        """Where a cell's database takes a namespace to live (:attr:`Namespace.residence`); ``None``: unknown to it."""
+        with self.deployments[cell].database.transaction() as tx:
+            return cells.residence(tx, namespace)
 
     def _check_schema(self, name: str) -> None:
         found, needed = schema.versions(self.deployments[name].endpoints.database_url)
