@@ -29,7 +29,14 @@ from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cells_file import read_cells
 from nexus_tasks.config import CeleryConfig, Overridden, add_queues, add_queues_and_schedule
 from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
-from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, SchemaOutdated
+from nexus_tasks.errors import (
+    ConfigurationError,
+    NamespaceMoved,
+    NamespaceMoving,
+    NexusError,
+    SchemaOutdated,
+    StorageUnavailable,
+)
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.celery_patches.forking import forget_connections
@@ -160,22 +167,31 @@ class Deployment:
         return Database(url, pool_size(self.settings, self.threads), on_new_namespace=note)
 
     @_Once
-    def _directory(self) -> Database:
-        """The connections to the database that keeps the table of namespaces, for a process of one cell."""
+    def _directory(self) -> tuple[str, Database]:
+        """The cell that keeps the table of namespaces, and connections to its database, for a process of one cell."""
         assert self.settings.cells is not None
         file = read_cells(self.settings.cells)
-        return Database(endpoints_of(cell_settings(file, file.directory)).database_url, pool_size=1)
+        url = endpoints_of(cell_settings(file, file.directory)).database_url
+        return file.directory, Database(url, pool_size=1)
 
     def _note_in_directory(self, namespace: str) -> None:
-        """Note that a new namespace lives in the cell of this process.
+        """Note that a new namespace lives in the cell of this process. One that the directory's own cell has, stays.
 
         Raises:
             NamespaceMoved: it lives in another cell.
-            StorageUnavailable: the database of the directory does not answer.
+            NamespaceMoving: the directory does not answer, so it is not known where the namespace lives. A message goes
+                to the session buffer, and holds up no message of another namespace there.
         """
-        assert self.settings.cell is not None
-        with tenancy.unlimited(), self._directory.transaction() as tx:
-            lives_in = cells.place(tx, namespace, self.settings.cell)
+        name, directory = self._directory
+        try:
+            with tenancy.unlimited(), directory.transaction() as tx:
+                own = name if cells.is_here(tx, namespace) else str(self.settings.cell)
+                lives_in = cells.place(tx, namespace, own)
+        except StorageUnavailable as error:
+            raise NamespaceMoving(
+                f"It is not known in which cell {namespace} lives: {error.message}",
+                remedy=f"Try again when the database of the cell {name}, the directory, answers.",
+            ) from error
         if lives_in != self.settings.cell:
             raise NamespaceMoved(f"The namespace {namespace} lives in the cell {lives_in}.")
 
@@ -394,8 +410,10 @@ class Deployment:
                 close_connections(self.app)
             if "isolation" in self._made:
                 self.isolation.close()
-            for name in self._made.keys() & {"database", "_directory"}:
-                self._made[name].dispose()
+            if "database" in self._made:
+                self.database.dispose()
+            if "_directory" in self._made:
+                self._directory[1].dispose()
             for name in self._made.keys() - {"app"}:
                 del self._made[name]
                 self.__dict__.pop(name, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nexus_tasks.buffer.buffer import Recovery, SessionBuffer
 from nexus_tasks.buffer.entry import Entry
-from nexus_tasks.buffer.places import default_folder, default_home
+from nexus_tasks.buffer.places import default_folder, default_home, home_of_deployment
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.errors import BufferError
@@ -22,4 +22,5 @@ __all__ = [
     "SessionBuffer",
     "default_folder",
     "default_home",
+    "home_of_deployment",
 ]

@@ -65,7 +65,7 @@ class SessionBuffer:
       commonly do so within 30 s.
 
     Args:
-        folder: the buffer's folder. Default: ``buffer`` under ``NEXUS_HOME``.
+        folder: the buffer's folder. Default: ``buffer`` under the home of the deployment.
         fsync: when entries are synced to disk. Default: ``NEXUS_BUFFER_FSYNC``, or ``interval`` when that is not set.
         max_bytes: the largest size of the buffer, bytes. ``append`` raises when the entry does not fit. Default:
             ``NEXUS_BUFFER_MAX_BYTES``, or 1 GiB when that is not set.

@@ -43,18 +43,32 @@ def default_home() -> str:
     return os.path.join(data, "nexus-tasks")
 
 
+def home_of_deployment() -> str:
+    """The home of the deployment that the environment describes: that of the cell in ``NEXUS_CELL``, if it has one.
+
+    Raises:
+        ConfigurationError: the home is relative.
+    """
+    if not (home := _setting_of_cell("home")):
+        return default_home()
+    home = os.path.expanduser(home)
+    if not os.path.isabs(home):
+        raise ConfigurationError(f"The cell's home is {home!r:.200}, which is not absolute.", remedy=FROM_THE_ROOT)
+    return home
+
+
 def default_folder() -> str:
-    """The buffer's folder under :func:`default_home`."""
-    return os.path.join(default_home(), "buffer")
+    """The buffer's folder under :func:`home_of_deployment`."""
+    return os.path.join(home_of_deployment(), "buffer")
 
 
 def default_deployment_name() -> str:
     """The name of the deployment that the environment describes, by ``NEXUS_CELL`` or by ``NEXUS_DATABASE_URL``."""
-    return deployment_name(_database_url_of_cell() or os.environ.get("NEXUS_DATABASE_URL"))
+    return deployment_name(_setting_of_cell("database_url") or os.environ.get("NEXUS_DATABASE_URL"))
 
 
-def _database_url_of_cell() -> str | None:
-    """The address of the cell that ``NEXUS_CELL`` names. ``None``: there is none, or the file of cells cannot be read.
+def _setting_of_cell(name: str) -> str | None:
+    """A setting of the cell that ``NEXUS_CELL`` names. ``None``: it has none, or the file of cells cannot be read.
 
     In the latter case an entry is still kept, and `nexus buffer flush --of` stores it. A file with a relative path is
     not read, because the project in whose folder the hook runs could contain it.
@@ -65,10 +79,10 @@ def _database_url_of_cell() -> str | None:
     from nexus_tasks.cells_file import read_cells  # few processes need it, and it takes time
 
     try:
-        url = read_cells(file).cells.get(cell, {}).get("database_url")
+        found = read_cells(file).cells.get(cell, {}).get(name)
     except NexusError:
         return None
-    return url if isinstance(url, str) else None
+    return found if isinstance(found, str) else None
 
 
 def deployment_name(database_url: str | None) -> str:

@@ -26,11 +26,18 @@ app = typer.Typer(help="Messages that this machine keeps until they are stored i
 
 
 def _buffer() -> SessionBuffer:
+    """The buffer of the deployment.
+
+    Raises:
+        ConfigurationError: there are several cells, each with its entries, and perhaps with a home of its own.
+    """
     start_logging()
     from nexus_tasks.endpoints import buffer_of
-    from nexus_tasks.settings import load_settings
+    from nexus_tasks.settings import load_settings, refuse_several
 
-    return buffer_of(load_settings())
+    settings = load_settings()
+    refuse_several(settings)
+    return buffer_of(settings)
 
 
 def _allowed() -> tuple[str, ...] | None:
@@ -125,15 +132,9 @@ def flush(
 ) -> None:
     """Store the buffer in Postgres now. Stored entries leave the buffer, and refused entries go to quarantine.
 
-    Entries belong to the deployment that buffered them. `nexus buffer status` names it.
+    Entries belong to the deployment that buffered them. `nexus buffer status` names it. Without NEXUS_CELL the entries
+    of all cells are stored.
     """
-    buffer = _buffer()
-    if of is not None:
-        if of not in {session["deployment"] for session in _sessions(buffer)}:
-            raise NotFound(
-                f"The buffer has no entries of a deployment {of!r}.", remedy="Take a name from `nexus buffer status`."
-            )
-        buffer = buffer.of(of)
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
     from nexus_tasks.services.cells import buffers
@@ -142,6 +143,14 @@ def flush(
     if cells is not None:
         report = buffers.store_all(cells, wait=True)
     else:
+        buffer = _buffer()
+        if of is not None:
+            if of not in {session["deployment"] for session in _sessions(buffer)}:
+                raise NotFound(
+                    f"The buffer has no entries of a deployment {of!r}.",
+                    remedy="Take a name from `nexus buffer status`.",
+                )
+            buffer = buffer.of(of)
         report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer, allowed=_allowed())
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})

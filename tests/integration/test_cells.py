@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,20 +19,24 @@ from nexus_tasks.errors import (
     ConfigurationError,
     InvalidInput,
     NamespaceMoved,
+    NamespaceMoving,
     NotAllowed,
     NotFound,
     SchemaOutdated,
     StorageUnavailable,
 )
-from nexus_tasks.services import buffer_flush, jobs
+from nexus_tasks.integrations.coding_agents import hook
+from nexus_tasks.services import context_cache, jobs
 from nexus_tasks.services.access import TokenChecker
+from nexus_tasks.services.buffer_flush import store_buffer
 from nexus_tasks.services.cells import buffers, gathering, routing
 from nexus_tasks.services.cells.moving import move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.tokens import Checked
+from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobDetails, JobRepair, Listed, MendedCounter
-from tests.cells import TwoCells, document, two_cells
+from tests.cells import AS_MADE, TwoCells, document, two_cells
 from tests.commandline import nexus as command
 from tests.databases import administer
 from tests.integration.inline import work
@@ -256,65 +261,6 @@ def test_a_job_is_looked_for_in_the_cell_of_the_only_namespace(both: TwoCells, m
     assert limited.drop_job(job).id == job
 
 
-# --- a process of one cell --------------------------------------------------------------------------------------------
-@pytest.fixture
-def one_of_them(both: TwoCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """The deployment of a worker, hook or command of the cell ``one``. Directory and new namespaces are in ``two``."""
-    file = tmp_path / "turned.json"
-    file.write_text(json.dumps({**document(both.one, both.two), "directory": "two", "new": "two"}))
-    both.file = file
-    monkeypatch.setenv("NEXUS_CELLS", str(file))
-    monkeypatch.setenv("NEXUS_CELL", "one")
-    Cells(str(file)).prepare()
-    here = Deployment()
-    with use(here):
-        yield here
-    here.close()
-
-
-def test_a_namespace_that_a_process_of_one_cell_makes_is_found_there_by_all(
-    both: TwoCells, one_of_them: Deployment
-) -> None:
-    """Before, clients did not find it, and their first write made a second one in the cell of new namespaces."""
-    Nexus(one_of_them).remember("shop", "The till opens at nine.")
-    with closing(Cells(str(both.file))) as cells:
-        client = Nexus(cells=cells)
-        assert client.session("shop", "notes").said
-        client.remember("shop", "The till closes at five.")
-    assert "shop" in names(both.one)
-    assert "shop" not in names(both.two)
-
-
-def test_a_process_of_one_cell_makes_no_namespace_that_another_cell_has(
-    both: TwoCells, one_of_them: Deployment
-) -> None:
-    with closing(Cells(str(both.file))) as cells:
-        Nexus(cells=cells).remember("lyn", "Lyn plays chess.")
-    client = Nexus(one_of_them)
-    with pytest.raises(NamespaceMoved, match="lives in the cell two"):
-        client.remember("lyn", "Lyn plays go.")
-    one_of_them.buffer.append("lyn", "chat", {"role": "user", "content": "Lyn plays bridge."}, "claude-code")
-    report = buffer_flush.store_buffer(one_of_them, wait=True)
-    assert (report.stored, one_of_them.buffer.pending()) == (0, True)
-    assert "lyn" not in names(both.one)
-
-
-def test_while_the_directory_is_away_messages_of_a_new_namespace_are_buffered(
-    both: TwoCells, one_of_them: Deployment
-) -> None:
-    away = json.loads(both.file.read_text())
-    both.file.write_text(
-        json.dumps(away | {"cells": away["cells"] | {"two": away["cells"]["two"] | {"database_url": NOWHERE}}})
-    )
-    client = Nexus(one_of_them)
-    assert client.remember("old", "Known to the cell.").stored == 1
-    assert client.remember("shop", "The till opens at nine.").buffered == 1
-    assert names(both.one) == ["old"]
-    both.file.write_text(json.dumps(away))
-    one_of_them.close()
-    assert client.session("shop", "notes").said
-
-
 # --- the environment and the commands ---------------------------------------------------------------------------------
 def test_the_environment_names_the_cells(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL", "NEXUS_KEY_PREFIX"):
@@ -456,6 +402,17 @@ def test_doctor_and_up_ask_for_the_cell_and_start_nothing(
     assert not (tmp_path / "home" / "postgres").exists()
 
 
+@pytest.mark.parametrize("name", ["status", "list", "recover", "clear", "quarantine", "release --all"])
+def test_a_command_about_the_buffer_asks_for_the_cell(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each cell has its entries. Before, `buffer status` said that all was stored, and looked in another home."""
+    only_cells(both, monkeypatch)
+    told = command("buffer", *name.split())
+    assert (told.returncode, "Set NEXUS_CELL" in told.stderr) == (1, True)
+    assert command("buffer", "flush").returncode == 0
+
+
 def test_the_start_of_a_jobs_id_is_enough_in_each_cell(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows eight characters. Before, only the directory knew its jobs by them."""
     both.nexus.remember("fresh", "Something.")
@@ -553,3 +510,119 @@ def test_every_method_without_a_namespace_asks_all_cells() -> None:
         if "namespace" not in given or given["namespace"].default is not inspect.Parameter.empty
     }
     assert anywhere == set(routing._GATHERED)
+
+
+# --- processes of one cell --------------------------------------------------------------------------------------------
+@pytest.fixture
+def three(deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """The deployment of a process with ``NEXUS_CELL=three``, which is not the cell of new namespaces."""
+    with two_cells(deploy, tmp_path) as made:
+        named: Any = document(made.one, made.two)
+        here = deploy()
+        named["cells"]["three"] = document(here, here)["cells"]["one"]  # type: ignore[index]
+        made.file.write_text(json.dumps(named))
+        with closing(Cells(str(made.file))) as cells:
+            cells.prepare()
+        for name in ("DATABASE_URL", "REDIS_URL", "KEY_PREFIX"):
+            monkeypatch.delenv(f"NEXUS_{name}", raising=False)
+        monkeypatch.setenv("NEXUS_CELLS", str(made.file))
+        monkeypatch.setenv("NEXUS_CELL", "three")
+        with closing(Deployment()) as process:
+            yield process
+        here.sql(AS_MADE)
+
+
+def _all_cells(monkeypatch: pytest.MonkeyPatch) -> tuple[Nexus, Cells]:
+    monkeypatch.delenv("NEXUS_CELL")
+    nexus = Nexus()
+    assert nexus.cells is not None
+    return nexus, nexus.cells
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda nexus, _folder: nexus.remember("made", "Eva lives in Porto."),
+        lambda nexus, _folder: nexus.create_namespace("made"),
+        lambda nexus, _folder: nexus.write_topic("made", "home.md", content="Eva lives in Porto."),
+        lambda nexus, folder: nexus.import_markdown("made", folder),
+        lambda nexus, folder: nexus.import_("made", folder / "export.jsonl"),
+        lambda nexus, _folder: (
+            nexus.deployment.buffer.append("made", "s", {"messages": [], "end": False}, "ingest"),
+            store_buffer(nexus.deployment),
+        ),
+    ],
+    ids=["message", "namespace", "topic", "markdown", "export", "buffer"],
+)
+def test_a_namespace_that_a_process_of_one_cell_makes_is_found_by_all(
+    three: Deployment, make: Callable[[Nexus, Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the first write of another client would make a second one, and an erasure would reach only that."""
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "home.md").write_text("Eva lives in Porto.")
+    Nexus(three).create_namespace("source")
+    Nexus(three).export("source", folder / "export.jsonl")
+    make(Nexus(three), folder)
+    nexus, cells = _all_cells(monkeypatch)
+    nexus.remember("made", "Tom lives in Ghent.")
+    assert cells.name_of("made") == "three"
+    assert [one.namespace for one in nexus.namespaces()].count("made") == 1
+    cells.close()
+
+
+def test_a_process_of_one_cell_makes_no_second_namespace(three: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Nexus(three)
+    with monkeypatch.context() as patched:
+        nexus, cells = _all_cells(patched)
+        nexus.remember("acme", "Eva lives in Porto.")  # in two, the cell of new namespaces
+        Nexus(cells.directory).remember("before", "It was made before there were cells.")
+    for name in ("acme", "before"):
+        with pytest.raises(NamespaceMoved, match="lives in the cell"):
+            own.remember(name, "Tom lives in Ghent.")
+    three.buffer.append("acme", "s", {"messages": [{"content": "Tom lives in Ghent."}], "end": False}, "ingest")
+    assert store_buffer(three).elsewhere == 1
+    assert own.namespaces() == []
+    buffers.store_all(cells)
+    assert len(nexus.session("acme", "s").said) == 1
+    cells.close()
+
+
+def test_without_the_directory_a_process_of_one_cell_buffers_only_what_is_new(
+    three: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cells.json"
+    named, own = json.loads(file.read_text()), Nexus(three)
+    assert own.remember("known", "Eva lives in Porto.").stored == 1
+    file.write_text(json.dumps({**named, "cells": {**named["cells"], "one": {**named["cells"]["one"], **_AWAY}}}))
+    three.close()  # it reads the file again
+    assert own.remember("late", "Tom lives in Ghent.").buffered == 1
+    assert own.remember("known", "Tom lives in Ghent.").stored == 1
+    assert store_buffer(three).elsewhere == 1
+    assert len(own.memories("known")) == 2
+    with pytest.raises(NamespaceMoving, match="not known in which cell other lives"):
+        own.create_namespace("other")
+    file.write_text(json.dumps(named))
+    three.close()
+    assert store_buffer(three).stored == 1
+    _, cells = _all_cells(monkeypatch)
+    assert cells.name_of("late") == "three"
+    cells.close()
+
+
+_AWAY = {"database_url": NOWHERE}
+
+
+def test_the_hook_writes_to_the_home_of_its_cell(three: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and commands of the cell read the buffer there."""
+    monkeypatch.setenv("NEXUS_HOME", str(three.settings.home / "of-the-user"))
+    monkeypatch.setattr(hook, "_store_in_background", lambda: None)
+    for name in ("SessionStart", "UserPromptSubmit", "SessionEnd"):
+        event = {"hook_event_name": name, "session_id": "s", "cwd": "/", "prompt": "Deploys happen on Tuesdays."}
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(event).encode())))
+        hook.main(["--namespace", "shop"])
+    assert store_buffer(three).stored == 1
+    assert context_file.asked_for(str(three.settings.home)).keys() == {"shop"}
+    Nexus(three).write_topic("shop", "deploys.md", content="Deploys happen on Tuesdays.")
+    context_cache.refresh(three)
+    assert "Tuesdays" in context_file.take(str(three.settings.home), "shop")

@@ -20,7 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from nexus_tasks import files
-from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, places, session
+from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, home_of_deployment, places, session
 from nexus_tasks.buffer.syncing import Syncer
 from nexus_tasks.endpoints import buffer_of
 from nexus_tasks.errors import ConfigurationError
@@ -514,6 +514,20 @@ def test_the_deployment_of_a_cell_is_that_of_its_workers(tmp_path: Path, monkeyp
         assert SessionBuffer(tmp_path).deployment == buffer_of(load_settings()).deployment == name
     monkeypatch.delenv("TWO")
     assert SessionBuffer(tmp_path).deployment == "db/nexus"  # kept nevertheless
+
+
+@pytest.mark.parametrize("home", ["/srv/two", "~/two", None])
+def test_the_buffer_of_a_cell_is_under_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """Before, the hook kept messages under NEXUS_HOME, and no worker of a cell with a home stored them."""
+    cell = {"database_url": "postgresql://ann@two/nexus", "redis_url": "redis://two/0"}
+    monkeypatch.setenv("NEXUS_CELLS", json.dumps({"cells": {"two": cell if home is None else cell | {"home": home}}}))
+    monkeypatch.setenv("NEXUS_CELL", "two")
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    settings = load_settings()
+    assert SessionBuffer().folder == buffer_of(settings).folder
+    assert home_of_deployment() == str(settings.home)
 
 
 @pytest.fixture

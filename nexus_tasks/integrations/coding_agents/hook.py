@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nexus_tasks.buffer import SessionBuffer, default_home
+from nexus_tasks.buffer import SessionBuffer, default_home, home_of_deployment
 from nexus_tasks.errors import NexusError, NotAllowed
 from nexus_tasks.files import make_folder
 from nexus_tasks.integrations.setup import environment_file
@@ -53,7 +53,7 @@ def _handle(agent: str, event: Any, namespace: str | None) -> None:
     folder = _project(agent, _path(event.get("cwd")) or os.getcwd())
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
     _check_allowed(namespace)
-    home = default_home()
+    home = home_of_deployment()
     if name == "SessionStart":
         _print_context(agent, _context(home, namespace, str(session), str(event.get("source"))))
     payload = events.payload(agent, event)

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 
-from nexus_tasks.buffer import default_home
+from nexus_tasks.buffer import default_home, home_of_deployment
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.setup import environment_file
 from nexus_tasks.settings import load_settings
@@ -42,9 +42,9 @@ def main() -> None:
 
 
 def _leave_project() -> None:
-    """Make ``NEXUS_HOME`` the working folder. The hook starts this process in the folder of an untrusted project."""
-    os.environ["NEXUS_HOME"] = home = default_home()
-    os.chdir(home)
+    """Make the home the working folder. The hook starts this process in the folder of an untrusted project."""
+    os.environ["NEXUS_HOME"] = default_home()
+    os.chdir(home_of_deployment())  # it has the buffer; NEXUS_HOME may not exist when a cell has a home of its own
 
 
 if __name__ == "__main__":

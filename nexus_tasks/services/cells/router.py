@@ -149,7 +149,8 @@ class Cells:
         """Register every cell in the directory, and let no two cells give a row the same id. Safe to repeat.
 
         Each cell then gives greater ids than any cell has given before. The namespaces that a cell has already are
-        noted in the table. One that the table has in another cell stays there, and a warning names it.
+        noted in the table. One that the table has in another cell stays there, and a warning names it, unless that cell
+        has it not any more (:meth:`correct`).
 
         Returns:
             The number of each cell.
