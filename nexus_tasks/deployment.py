@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from weakref import WeakSet
@@ -29,14 +29,7 @@ from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cells_file import read_cells
 from nexus_tasks.config import CeleryConfig, Overridden, add_queues, add_queues_and_schedule
 from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
-from nexus_tasks.errors import (
-    ConfigurationError,
-    NamespaceMoved,
-    NamespaceMoving,
-    NexusError,
-    SchemaOutdated,
-    StorageUnavailable,
-)
+from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.celery_patches.forking import forget_connections
@@ -49,9 +42,10 @@ from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, cell_settings, load_settings, refuse_several
-from nexus_tasks.storage import cells, namespaces, schema, tenancy
+from nexus_tasks.storage import identity, namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.storage.placing import place_new
 
 if TYPE_CHECKING:  # commands that neither derive nor search need no model, and start faster without these modules
     from nexus_tasks.cognition.resources import Resources
@@ -132,6 +126,7 @@ class Deployment:
         self._given_app = app
         self._inherited: list[Any] = []
         self.threads = 0  # the number of threads that run jobs, set by `DatabasePoolStep` in a worker
+        self.placing: Callable[[str], None] | None = None  # of a cell: notes where a new namespace is made
         self._start_afresh()
         if app is not None:
             self._join(app)
@@ -162,38 +157,20 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        in_a_cell = self.settings.cell and self.settings.cells
-        note = self._note_in_directory if in_a_cell else None
-        return Database(url, pool_size(self.settings, self.threads), on_new_namespace=note)
+        return Database(url, pool_size(self.settings, self.threads), placing=self._placing())
 
-    @_Once
-    def _directory(self) -> tuple[str, Database]:
-        """The cell that keeps the table of namespaces, and connections to its database, for a process of one cell."""
-        assert self.settings.cells is not None
-        file = read_cells(self.settings.cells)
-        url = endpoints_of(cell_settings(file, file.directory)).database_url
-        return file.directory, Database(url, pool_size=1)
+    def _placing(self) -> Callable[[str], None] | None:
+        """The function that notes in which cell a new namespace is made; ``None``: there are no cells."""
+        of_a_cell = self.settings.cells and self.settings.cell
+        return self.placing or (self._place_new if of_a_cell else None)
 
-    def _note_in_directory(self, namespace: str) -> None:
-        """Note that a new namespace lives in the cell of this process. One that the directory's own cell has, stays.
-
-        Raises:
-            NamespaceMoved: it lives in another cell.
-            NamespaceMoving: the directory does not answer, so it is not known where the namespace lives. A message goes
-                to the session buffer, and holds up no message of another namespace there.
-        """
-        name, directory = self._directory
-        try:
-            with tenancy.unlimited(), directory.transaction() as tx:
-                own = name if cells.is_here(tx, namespace) else str(self.settings.cell)
-                lives_in = cells.place(tx, namespace, own)
-        except StorageUnavailable as error:
-            raise NamespaceMoving(
-                f"It is not known in which cell {namespace} lives: {error.message}",
-                remedy=f"Try again when the database of the cell {name}, the directory, answers.",
-            ) from error
-        if lives_in != self.settings.cell:
-            raise NamespaceMoved(f"The namespace {namespace} lives in the cell {lives_in}.")
+    def _place_new(self, namespace: str) -> None:
+        """Note a new namespace in the directory, to which no connection is kept: a namespace is rarely made."""
+        file, cell = read_cells(str(self.settings.cells)), str(self.settings.cell)
+        with tenancy.unlimited(), self.database.transaction() as tx:
+            own = identity.of_database(tx)
+        with closing(Deployment(cell_settings(file, file.directory))) as directory:
+            place_new(directory.database, namespace, cell, directory_name=file.directory, own=own)
 
     @_Once
     def claims(self) -> Claims:
@@ -412,8 +389,6 @@ class Deployment:
                 self.isolation.close()
             if "database" in self._made:
                 self.database.dispose()
-            if "_directory" in self._made:
-                self._directory[1].dispose()
             for name in self._made.keys() - {"app"}:
                 del self._made[name]
                 self.__dict__.pop(name, None)

@@ -58,8 +58,8 @@ TRIES = 5  # attempts at a transaction that Postgres may roll back to end a dead
 
 T = TypeVar("T")
 Transaction: TypeAlias = Session
-ON_NEW_NAMESPACE = "on_new_namespace"  # in `Transaction.info`, the argument of `Database` of this name
 LEAVING = "leaving"  # in `Transaction.info`, the namespace that moves to another cell and that can only be read
+PLACING = "placing"  # in `Transaction.info`, the function that is called with the name of each namespace that is made
 
 
 class Database:
@@ -67,18 +67,16 @@ class Database:
 
     Args:
         url: the address of the database.
-        pool_size: how many connections are kept open.
-        on_new_namespace: called with the name of a namespace before a transaction makes it.
+        pool_size: the number of connections that are kept open.
+        placing: called with the name of a namespace before it is made. It raises when the namespace lives elsewhere.
 
     Raises:
         ConfigurationError: ``url`` is no address of a Postgres database.
     """
 
-    def __init__(
-        self, url: str, pool_size: int = 10, *, on_new_namespace: Callable[[str], object] | None = None
-    ) -> None:
+    def __init__(self, url: str, pool_size: int = 10, *, placing: Callable[[str], None] | None = None) -> None:
         self.url = url
-        self._info = {ON_NEW_NAMESPACE: on_new_namespace}
+        self._placing = placing
         self.most_connections = 2 * pool_size  # at a time: those that are kept open, and as many more
         self.engine: Engine = make_engine(
             url,
@@ -153,11 +151,9 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, reading: bool, isolation: str = "") -> Iterator[Transaction]:
-        with (
-            translated(),
-            TextSession(self.engine, expire_on_commit=False, info=self._info) as session,
-            session.begin(),
-        ):
+        with translated(), TextSession(self.engine, expire_on_commit=False) as session, session.begin():
+            if self._placing is not None:
+                session.info[PLACING] = self._placing
             if isolation:
                 session.execute(text(f"SET TRANSACTION {isolation}"))
             names = tenancy.limit()

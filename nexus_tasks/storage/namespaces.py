@@ -14,7 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, NotFound
 from nexus_tasks.storage import tenancy
-from nexus_tasks.storage.engine import LEAVING, ON_NEW_NAMESPACE, Transaction
+from nexus_tasks.storage.engine import LEAVING, PLACING, Transaction
 from nexus_tasks.storage.models import Namespace
 from nexus_tasks.transcripts.scrubbing import refuse_tokens
 
@@ -127,14 +127,15 @@ def ensure(tx: Transaction, name: str) -> NamespaceSettings:
 
     Raises:
         InvalidInput: it is missing, and its name has a secret.
-        NamespaceMoved: it is missing here, and another cell has it.
+        NamespaceMoved: it lives in another cell.
+        NamespaceMoving: the table of namespaces, which is in another cell, cannot be read.
     """
     found = find(tx, name)
     if found:
         return found
     refuse_tokens("namespace", [name])
-    if note := tx.info.get(ON_NEW_NAMESPACE):
-        note(name)
+    if placing := tx.info.get(PLACING):
+        placing(name)
     tx.execute(insert(Namespace).values(name=name).on_conflict_do_nothing())
     tenancy.include_new(tx)
     return get(tx, name)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, S
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.settings import cell_settings
 from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
+from nexus_tasks.storage.placing import place_new
 from nexus_tasks.types import Document, check_namespace
 
 log = logging.getLogger(__name__)
@@ -61,11 +63,11 @@ class Cells:
     def __init__(self, given: str | CellsFile) -> None:
         file = read_cells(given) if isinstance(given, str) else given
         self.deployments: Mapping[str, Deployment] = {
-            # Without `cells`: this class itself notes where a new namespace lives.
-            name: Deployment(cell_settings(file, name).model_copy(update={"cells": None}))
-            for name in file.cells
+            name: Deployment(cell_settings(file, name)) for name in file.cells
         }
         self.directory_name, self.new = file.directory, file.new
+        for name, deployment in self.deployments.items():
+            deployment.placing = partial(self._place_new, name)
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
         self._verified = set[str]()  # the cells whose database is the registered one
         self._lock = threading.Lock()
@@ -115,6 +117,10 @@ class Cells:
             with self._lock:
                 self._known[namespace] = name
         return name
+
+    def _place_new(self, cell: str, namespace: str) -> None:
+        """Note that a cell makes a namespace, for example for a message that was buffered for the wrong cell."""
+        place_new(self.directory.database, namespace, cell, directory_name=self.directory_name)
 
     def knows(self, namespace: str) -> bool:
         """Whether this process remembers the cell of a namespace."""
