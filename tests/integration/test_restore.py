@@ -17,6 +17,7 @@ from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.embedded.places import locate
 from nexus_tasks.embedded.postgres import binaries, postgres_server
 from nexus_tasks.embedded.server import halt
+from nexus_tasks.storage import schema
 from tests.databases import durable
 from tests.integration.inline import NAMESPACE, facts, say
 from tests.integration.test_paid_once import SAID, perspective_locked
@@ -96,6 +97,24 @@ def test_a_dump_restored_with_an_empty_redis_goes_on(
     own = elsewhere.database_url.replace("/nexus?", "/own?")
     run(command("psql"), tmp_path, RESTORED=libpq(own))
     restored(here, elsewhere, own, standin)
+
+
+def test_a_user_who_is_no_superuser_restores_a_dump(elsewhere: ServerAddresses, tmp_path: Path) -> None:
+    """On a server of one's own an administrator makes the extension, and the user of the deployment does not own it."""
+    server = libpq(elsewhere.database_url)
+    roles = ("CREATE ROLE plain LOGIN", "CREATE ROLE nexus_tenant NOLOGIN", "GRANT nexus_tenant TO plain")
+    databases = [f"CREATE DATABASE {name} OWNER plain TEMPLATE template0" for name in ("old", "fresh")]
+    for statement in (*roles, *databases):
+        run('psql --dbname "$SERVER" --command "$SQL"', tmp_path, SERVER=server, SQL=statement)
+    urls = [server.replace("/nexus?", f"/{name}?") for name in ("old", "fresh")]
+    for url in urls:
+        run('psql --dbname "$SERVER" --command "CREATE EXTENSION vector"', tmp_path, SERVER=url)
+    old, fresh = (url.replace("//nexus@", "//plain@") for url in urls)
+    schema.upgrade(old)
+    run(command("pg_dump"), tmp_path, DATABASE=old)
+    [restore] = [line for line in command("psql").splitlines() if "pg_restore" in line]
+    run(restore, tmp_path, RESTORED=fresh)
+    schema.upgrade(fresh)
 
 
 def test_a_base_backup_started_with_an_empty_redis_goes_on(
