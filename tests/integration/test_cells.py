@@ -23,6 +23,7 @@ from nexus_tasks.errors import (
     NotAllowed,
     NotFound,
     SchemaOutdated,
+    StorageMisconfigured,
     StorageUnavailable,
 )
 from nexus_tasks.integrations.coding_agents import hook
@@ -149,6 +150,25 @@ def test_without_the_directory_known_namespaces_go_on_and_messages_of_others_are
     both.nexus.remember("fresh", "Third.")  # the directory is back, and this process stores the buffer
     [said] = both.nexus.session("elsewhere", "notes").said
     assert (said.content, said.author) == ("Kept.", "ann")
+
+
+@pytest.mark.parametrize("cell", ["one", "two"])
+def test_a_cell_that_refuses_is_no_outage_and_nothing_is_buffered(both: TwoCells, tmp_path: Path, cell: str) -> None:
+    """``one`` is the directory, and ``two`` is where a new namespace is made."""
+    told = document(both.one, both.two)
+    url = both.of(cell).database_url
+    told["cells"][cell]["database_url"] = url.replace(f"/{both.of(cell).database_name}?", "/missing?")  # type: ignore[index]
+    file = tmp_path / "refusing.json"
+    file.write_text(json.dumps(told))
+    cells = Cells(str(file))
+    try:
+        nexus = Nexus(cells=cells)
+        for call in (nexus.remember, lambda space, text: nexus.ingest(space, "chat", [text])):
+            with pytest.raises(StorageMisconfigured, match="does not exist"):
+                call("elsewhere", "Refused.")
+        assert [one for each in cells.deployments.values() for one in each.buffer.status()] == []
+    finally:
+        cells.close()
 
 
 def test_a_cell_that_is_away_keeps_no_message_of_another_cell_in_the_buffer(both: TwoCells, tmp_path: Path) -> None:

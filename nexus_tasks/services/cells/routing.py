@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from nexus_tasks import limits
-from nexus_tasks.errors import Transient
+from nexus_tasks.errors import StorageMisconfigured, Transient
 from nexus_tasks.services import intake
 from nexus_tasks.services.arguments import CHECKS
 from nexus_tasks.services.cells import buffers, gathering
@@ -59,6 +59,8 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
             lambda cell: getattr(client.members[cell], name)(*args, **kwargs),
             writing=name in _MAKE,
         )
+    except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
+        raise
     except Transient:
         # Only the directory can be away here: a cell's own client has buffered the messages already.
         if name not in _BUFFERED or cells.knows(namespace):
