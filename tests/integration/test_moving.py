@@ -420,6 +420,22 @@ def test_a_copy_that_a_move_left_in_a_cell_that_was_away_can_be_erased(
     assert (everything(both.one), everything(both.two)) == (before, {})
 
 
+def test_a_second_namespace_in_the_other_cell_is_named_before_anything_is_closed_and_can_be_erased(
+    both: TwoCells,
+) -> None:
+    Nexus(both.two.deployment).remember(ACME, "Seen by no client of the cells.")  # which knows of no cells
+    before = everything(both.one)
+    with pytest.raises(InvalidInput, match=f"`nexus cells erase {ACME} two`"):
+        move(both.cells, ACME, "two")
+    assert residence(both.one, ACME) == "here"
+    with pytest.raises(InvalidInput, match="has not left this cell"):
+        moving.erase_copy(both.cells, ACME, "one")
+    assert moving.erase_copy(both.cells, ACME, "two")["memories"] == 1
+    assert (everything(both.one), everything(both.two)) == (before, {})
+    move(both.cells, ACME, "two")
+    assert (residence(both.one, ACME), residence(both.two, ACME)) == ("left", "here")
+
+
 def test_what_a_move_goes_on_with_is_not_erased(both: TwoCells) -> None:
     steps: tuple[Step, ...] = ("copy", "switch", "leave")
     for last in steps:

@@ -92,7 +92,7 @@ def move(
 
     Raises:
         NotFound: no cell has the namespace, or there is no such cell.
-        InvalidInput: the namespace is moving to a third cell.
+        InvalidInput: the namespace is moving to a third cell, or ``target`` has made another one of the same name.
         ConfigurationError: the table names a cell that the namespace has left, and no other cell, or several, have it.
         Transient: another process moves the namespace, or its jobs or transactions did not end in time. The move goes
             on when this is called again.
@@ -109,6 +109,12 @@ def move(
         cells.name_of(namespace)  # notes it in the table
         for name in (here, target):
             cells.check(name)
+        if target != here and _is_made_again(cells.deployments[target], namespace):
+            raise InvalidInput(
+                f"The cell {target} has a namespace {namespace} of its own, which no client of the cells finds.",
+                remedy=f"With NEXUS_CELL={target}, `nexus export` saves its memory. Without it, `nexus cells erase"
+                f" {namespace} {target}` deletes that namespace, and then the move can begin.",
+            )
         one = _begin(cells, namespace, here, target)
         if one is None:
             return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
@@ -152,6 +158,16 @@ def _alone(cells: Cells, namespace: str) -> Iterator[None]:
 def _has(deployment: Deployment, namespace: str) -> bool:
     with deployment.database.transaction() as tx:
         return directory.is_here(tx, namespace)
+
+
+def _is_made_again(deployment: Deployment, namespace: str) -> bool:
+    """Whether a cell in which a namespace does not live has another one of the same name.
+
+    A release that did not ask the directory first has made it, or a process without the file of cells.
+    """
+    with deployment.database.transaction() as tx:
+        found = text("SELECT true FROM namespaces WHERE name = :n AND residence = 'here' AND move_id IS NULL")
+        return bool(tx.scalar(found, {"n": namespace}))
 
 
 def _begin(cells: Cells, namespace: str, here: str, target: str) -> _Move | None:
@@ -425,13 +441,15 @@ def _let_jobs_run(deployment: Deployment, namespace: str) -> None:
 
 
 def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
-    """Delete a cell's copy of a namespace. The namespace has left the cell, or its move to the cell was given up.
+    """Delete what a cell has of a namespace that lives in another cell.
+
+    The namespace has left the cell, its move to the cell was given up, or the cell has made another one of this name.
 
     Returns:
         The number of deleted rows of each table.
 
     Raises:
-        InvalidInput: the namespace lives in this cell, is moving to it, or was never there.
+        InvalidInput: the namespace lives in this cell, is moving to it or from it, or was never there.
         Transient: another process moves the namespace.
     """
     check_namespace(namespace)
@@ -440,14 +458,23 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
         with cells.directory.database.transaction() as tx:
             row = directory.find(tx, namespace)
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
-        gone = None if cell in used else _erase_copy(cells.deployments[cell], namespace, used[0])
+        gone = None
+        if cell not in used:
+            # The table names another cell, so no client reads or writes a second namespace in this one.
+            gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=row is not None)
     if gone is None:
         raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
     return gone
 
 
-def _erase_copy(deployment: Deployment, namespace: str, lives_in: str) -> dict[str, int] | None:
-    """Delete a namespace's rows in a cell where it does not live. ``None``: the cell has none, or it lives there."""
+def _erase_copy(
+    deployment: Deployment, namespace: str, lives_in: str, *, second: bool = False
+) -> dict[str, int] | None:
+    """Delete a namespace's rows in a cell where it does not live. ``None``: the cell has none, or it lives there.
+
+    Args:
+        second: delete a second namespace of the same name too, which the cell has made.
+    """
     with deployment.database.transaction() as tx:
         tx.execute(NO_TIMEOUTS_HERE)
         # The row of the namespace stays, and refuses clients that remember this cell from an earlier move.
@@ -455,9 +482,10 @@ def _erase_copy(deployment: Deployment, namespace: str, lives_in: str) -> dict[s
             text(
                 "UPDATE namespaces SET residence = 'left',"
                 " other_cell = CASE residence WHEN 'left' THEN other_cell ELSE :cell END"
-                " WHERE name = :n AND residence IN ('left', 'arriving') RETURNING id"
+                " WHERE name = :n AND (residence IN ('left', 'arriving') OR :second AND residence = 'here')"
+                " RETURNING id"
             ),
-            {"n": namespace, "cell": lives_in},
+            {"n": namespace, "cell": lives_in, "second": second},
         )
         if owner is None:
             return None

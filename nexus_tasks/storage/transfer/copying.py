@@ -89,7 +89,8 @@ def _make_namespace(source: Transaction, target: Transaction, namespace: str, fr
     if target.scalar(text("SELECT true FROM namespaces WHERE name = :n"), {"n": namespace}):
         raise NexusError(
             f"The target has a namespace {namespace} of its own.",
-            remedy="Export and forget the one that is not wanted; `nexus cells list` shows where both are.",
+            remedy="Nothing was copied. Give the move up: move the namespace to the cell in which it lives. Then move"
+            " again, and the error says how to save and delete the second one.",
         )
     names = ", ".join(one.name for one in Namespace.__table__.columns if one.name not in _OF_THE_CELL)
     row = source.execute(
