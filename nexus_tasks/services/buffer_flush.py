@@ -277,7 +277,7 @@ def _store_each(
     waiting = set[int]()
     try:
         together = [entry for _, entry in entries]
-        waiting = _store_entries(deployment, segments[0], together, report, patience, briefly=briefly)
+        waiting = _store_entries(deployment, segments[0], together, report, patience, buffer=buffer, briefly=briefly)
     except (NamespaceMoving, NamespaceMoved) as error:
         # `services/cells/buffers.py` stores them in the other cell.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
@@ -286,7 +286,9 @@ def _store_each(
     except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:
             try:
-                waiting |= _store_entries(deployment, segment, [entry], report, patience, briefly=briefly)
+                waiting |= _store_entries(
+                    deployment, segment, [entry], report, patience, buffer=buffer, briefly=briefly
+                )
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
     unknown = sum(not _is_known(entry) for _, entry in entries)
@@ -436,6 +438,7 @@ def _store_entries(
     report: StoreReport,
     patience: float | None,
     *,
+    buffer: SessionBuffer,
     briefly: bool,
 ) -> set[int]:
     """Store entries of one session in one transaction. See :func:`hook_events.settle` for ``patience``.
@@ -452,7 +455,7 @@ def _store_entries(
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type in events.AGENTS]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
-    turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
+    turn = hook_events.read(_transcripts(buffer), segment.start_id, of_hook)
     # A message after the end opens the session again, so the end counts only when no message follows.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     clean = [without_secrets(call.messages) for call in calls]
@@ -482,7 +485,7 @@ def _store_entries(
                 writer.end(session)
             if ends or turn.over_at > 0:  # the session, or a turn of the agent in it, is over
                 writer.want_extraction(session, known_only=not of_hook)
-    hook_events.note(_transcripts(deployment), turn)
+    hook_events.note(_transcripts(buffer), turn)
     for stored in writer.stored:
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates
@@ -500,5 +503,9 @@ def _store_call(writer: SessionWriter, call: Call, clean: Sequence[Message] | No
     writer.store(call.messages, call.observers, observe=call.observe, now=now, changed="keep", clean=clean)
 
 
-def _transcripts(deployment: Deployment) -> str:
-    return str(deployment.settings.home / "transcripts")
+def _transcripts(buffer: SessionBuffer) -> str:
+    """The folder with the positions of transcripts, beside the buffer: a cell that stores it may have another home.
+
+    Without the position, a transcript would be read from its beginning, and would bring back what is erased.
+    """
+    return os.path.join(os.path.dirname(buffer.folder), "transcripts")

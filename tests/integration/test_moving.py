@@ -43,6 +43,7 @@ from nexus_tasks.transcripts import context_file
 from tests.cells import TwoCells, document, move_in_child, residence, rows, two_cells
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
+from tests.transcripts.generate import Transcript
 
 ACME = "acme"
 TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
@@ -260,6 +261,27 @@ def test_the_context_files_of_the_old_cell_on_other_machines_are_erased(both: Tw
         assert context_file.take(home, ACME) != ""
         both.cells.forget(ACME)
         move(both.cells, ACME, "one")
+
+
+def test_a_transcript_is_read_on_in_the_new_cell_and_brings_nothing_back(both: TwoCells, tmp_path: Path) -> None:
+    """Each of the two cells has a home of its own, and the buffer with the hook's events is in that of the old one."""
+    made = Transcript()
+    made.prompt("The vault opens at six.")
+    path = made.write(tmp_path / "t.jsonl")
+    buffer = both.cells.deployments["one"].buffer
+
+    def stop() -> None:
+        buffer.append(ACME, "agent", {"event": "Stop", "transcript_path": str(path)}, "claude-code")
+        buffers.store_all(both.cells, wait=True)
+
+    stop()
+    [said] = both.nexus.session(ACME, "agent").said
+    both.nexus.forget(ACME, memory_id=said.id)
+    move(both.cells, ACME, "two")
+    made.prompt("Who paints the door?")
+    made.write(path)
+    stop()
+    assert [one.content for one in both.nexus.session(ACME, "agent").said] == ["Who paints the door?"]
 
 
 def test_a_namespace_comes_back(both: TwoCells) -> None:
