@@ -324,6 +324,15 @@ def test_a_table_that_is_older_than_a_move_is_corrected(both: TwoCells, then: st
     assert both.cells.moves() == []
 
 
+def test_a_table_that_is_older_than_a_move_lets_no_memory_be_deleted_as_a_copy(both: TwoCells) -> None:
+    move(both.cells, ACME, "two")
+    before = everything(both.two)
+    both.one.sql("UPDATE placements SET cell = 'one'")
+    with pytest.raises(InvalidInput, match="has not left this cell"):
+        moving.erase_copy(both.cells, ACME, "two")
+    assert everything(both.two) == before
+
+
 def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
     move(both.cells, ACME, "two")
     both.one.sql("UPDATE placements SET cell = 'one'")

@@ -460,8 +460,9 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
         gone = None
         if cell not in used:
-            # The table names another cell, so no client reads or writes a second namespace in this one.
-            gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=row is not None)
+            # No client reads or writes a second namespace in this cell. But the table may be older than the last move.
+            second = row is not None and cells.residence(row.cell, namespace) in USABLE
+            gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=second)
     if gone is None:
         raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
     return gone
