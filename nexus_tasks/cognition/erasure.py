@@ -10,7 +10,7 @@ from typing import Any
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.event_time import event_time, zone
-from nexus_tasks.storage import batches, derivations, sessions
+from nexus_tasks.storage import batches, derivations, erased_ids, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import cascade, context, removing, targets
 from nexus_tasks.storage.models import Memory
@@ -19,11 +19,13 @@ from nexus_tasks.text import content_words
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
 # Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
 # deleted.
+# The hashes of erased ids stay, so that a transcript that is read again does not bring back what was erased.
 # A message batch that the provider may have is not forgotten either, because its answers cost money.
 SPARED = frozenset(
     {
         *("namespaces", "tokens", "webhooks", "model_calls", "budget_holds", "search_totals"),
         *("batch_requests", "message_batches"),
+        "erased_ids",
     }
 )
 
@@ -97,6 +99,7 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Eras
 def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
     """Erase all memories of a namespace. The name, the settings and the ledger of the namespace stay."""
     ids = targets.lock_namespace(tx, namespace_id)
+    erased_ids.note(tx, namespace_id, ids)
     gone = +Counter({"batch_requests": batches.erase_texts(tx, namespace_id)})
     return ErasureResult(deleted=dict(gone + removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
@@ -109,6 +112,7 @@ def _forget(
     deleting = cascade.find_cascade(tx, erased, worded, _is_still_supported, _told_by_lost)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of_messages(tx, raw)
+    erased_ids.note(tx, namespace_id, raw)
     deleted = removing.remove(tx, namespace_id, deleting)
     again = deleting.rederive - deleting.memories.keys()
     return ErasureResult(

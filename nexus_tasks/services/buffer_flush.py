@@ -33,7 +33,7 @@ from nexus_tasks.errors import (
 )
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
-from nexus_tasks.storage import namespaces, tenancy
+from nexus_tasks.storage import erased_ids, namespaces, tenancy
 from nexus_tasks.storage.translation import is_read_only
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, as_stored, check_name, check_namespace
@@ -472,7 +472,10 @@ def _store_entries(
             if of_hook and deployment.settings.hook_observe and (before is None or before.observe is None)
             else None
         )
-        told = buffer_entries.told(turn.messages, observe=observe)
+        # Their lines still stand in the transcript, which is read again when the agent has rewritten it.
+        gone = erased_ids.erased(tx, writer.namespace.id, (message.id for message in turn.messages))
+        told = buffer_entries.told([one for one in turn.messages if one.id not in gone], observe=observe)
+        of_turn = [clean for clean, one in zip(of_turn, turn.messages, strict=True) if one.id not in gone]
         for call, without in zip([*calls, told], [*clean, of_turn], strict=True):
             if call.messages:
                 _store_call(writer, call, without)

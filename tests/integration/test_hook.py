@@ -17,6 +17,7 @@ from nexus_tasks import Message, Nexus, files
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.integrations import importers
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
 from nexus_tasks.transcripts import context_file, position
@@ -89,6 +90,49 @@ def test_a_session_is_stored_once_however_often_it_is_told(
     assert said(here)[16:] == ["And now the checkout."]
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
     assert not SessionBuffer(here.folder / "buffer").pending()
+
+
+@pytest.mark.parametrize("how", ["memory", "session", "everything"])
+@pytest.mark.parametrize("read_before", ["by the hook", "by an import"])
+def test_a_transcript_that_is_read_again_brings_back_no_erased_message(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, how: str, read_before: str
+) -> None:
+    nexus, made, path = Nexus(), Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    made.prompt("The door code is on the calendar.")
+    made.write(path)
+    if read_before == "by the hook":
+        call(capsys, "Stop", path)
+        buffer_flush.store_buffer(default_deployment())
+    else:
+        for one in importers.read(path, "claude-code", namespace=NS):
+            nexus.ingest(NS, "0b9d3c5e", one.messages)
+    [message] = nexus.session(NS, "0b9d3c5e").said
+    erased: dict[str, dict[str, Any]] = {
+        "memory": {"memory_id": message.id},
+        "session": {"session_key": "0b9d3c5e"},
+        "everything": {"everything": True},
+    }
+    nexus.forget(NS, **erased[how])
+    made.lines = ['{"type": "summary", "summary": "A day at work."}', *made.lines]  # written anew, from the beginning
+    made.prompt("And now the checkout.")
+    made.write(path)
+    call(capsys, "Stop", path)
+    buffer_flush.store_buffer(default_deployment())
+    assert said(here) == ["And now the checkout."]
+    hashes = [row for (row,) in here.sql("SELECT id_hash FROM erased_ids")]
+    assert len(hashes) == 1
+    assert len(hashes[0]) == 64
+
+
+def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:
+    nexus = Nexus()
+    for _ in range(2):
+        nexus.ingest(NS, "chat", [Message(id="m1", author="ann", content="I like rye bread.")])
+        nexus.ingest(NS, "chat", [Message(author="ann", content="I like rice.")])
+        assert len(nexus.session(NS, "chat").said) == 2
+        nexus.forget(NS, session_key="chat")
+    # Of a message without an id, no hash of its text is kept.
+    assert here.sql("SELECT count(*) FROM erased_ids") == [(1,)]
 
 
 def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(

@@ -42,6 +42,7 @@ WORDLESS = frozenset(
             "message_batches",
             "cells",
             "placements",
+            "erased_ids",
         ),
         *("postings", "common_words", "search_totals"),  # these tables contain hashes in place of words
     }

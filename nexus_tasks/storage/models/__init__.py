@@ -10,7 +10,7 @@ Some tables are the outbox of a job kind: their rows say which jobs of the kind 
 from nexus_tasks.storage.models.access import AuditRow, Token
 from nexus_tasks.storage.models.base import Base
 from nexus_tasks.storage.models.cells import CellRow, Placement
-from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow
+from nexus_tasks.storage.models.conversations import Derivation, ErasedId, Namespace, SessionRow
 from nexus_tasks.storage.models.digests_and_dreams import DigestRequest, Dream, SessionDigest
 from nexus_tasks.storage.models.extraction import Extraction, Topic, TopicSource
 from nexus_tasks.storage.models.jobs import DatabaseIdentity, DeadLetter, JobRun, WantedJob
@@ -54,6 +54,7 @@ __all__ = [
     "Dream",
     "Embedding",
     "EmbeddingGap",
+    "ErasedId",
     "Evidence",
     "Extraction",
     "JobRun",

@@ -108,3 +108,15 @@ class Derivation(Base):
     state: Mapped[str] = mapped_column(server_default="wanted")
     batch: Mapped[str | None]
     created_at: Mapped[datetime] = now_column()
+
+
+class ErasedId(Base):
+    """The id of an erased message, as a hash. A transcript that is read again does not bring the message back.
+
+    The hash is SHA-256 in hexadecimal digits. Nothing of the message's text is kept.
+    """
+
+    __tablename__ = "erased_ids"
+
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
+    id_hash: Mapped[str] = mapped_column(primary_key=True)

@@ -61,7 +61,7 @@ LEFT_BEHIND = frozenset(
             "open_questions",
         ),
         *("batch_requests", "message_batches"),
-        *("tokens", "audit_log", "webhooks", "webhook_deliveries"),
+        *("tokens", "audit_log", "webhooks", "webhook_deliveries", "erased_ids"),
         *("cells", "placements"),
     }
 )
