@@ -50,10 +50,14 @@ class ErasureResult:
     digests: tuple[str, ...] = ()
 
 
-def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
+def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, replaced: bool = False) -> ErasureResult:
     """Erase one memory, and the digests, conclusions of reflections and facts that were derived from the memory.
 
     A fact stays when its other sources support the fact (see :func:`_is_still_supported`).
+
+    Args:
+        replaced: the memory is a message, and another one takes its place under its id. So the id is not remembered as
+            that of an erased message.
 
     Raises:
         NotFound: the namespace has no such memory.
@@ -61,7 +65,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Erasure
     target = targets.lock_memory(tx, namespace_id, memory_id)
     if target is None:
         raise NotFound(f"There is no memory {memory_id} here.")
-    return _forget(tx, namespace_id, {target.id: target})
+    return _forget(tx, namespace_id, {target.id: target}, replaced=replaced)
 
 
 def forget_expired(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> ErasureResult | None:
@@ -105,14 +109,15 @@ def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
 
 
 def _forget(
-    tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
+    tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None, replaced: bool = False
 ) -> ErasureResult:
     worded = context.facts_with_words_of(tx, erased)
     targets.lock_perspectives(tx, [*erased, *worded])
     deleting = cascade.find_cascade(tx, erased, worded, _is_still_supported, _told_by_lost)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of_messages(tx, raw)
-    erased_ids.note(tx, namespace_id, raw)
+    if not replaced:
+        erased_ids.note(tx, namespace_id, raw)
     deleted = removing.remove(tx, namespace_id, deleting)
     again = deleting.rederive - deleting.memories.keys()
     return ErasureResult(

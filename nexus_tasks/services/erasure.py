@@ -16,16 +16,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, QueueUnavailable
+from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.storage import audit, batches, namespaces, sessions
+from nexus_tasks.storage import erased_ids as ids_of_erased
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
@@ -96,6 +97,18 @@ def forget(
         requeued=tuple(ticket.job_id for ticket in requeued),
         not_rewritten=tuple(busy),
     )
+
+
+def erased_ids(deployment: Deployment, namespace: str, ids: Iterable[str | None]) -> set[str]:
+    """Those of the ids that an erased message of the namespace had. See ``storage/erased_ids.py``.
+
+    A program that gives all messages of a conversation again leaves these out.
+    """
+    with deployment.database.reading() as tx:
+        try:
+            return ids_of_erased.erased(tx, namespaces.get(tx, namespace).id, ids)
+        except NotFound:  # nothing was said in the namespace yet
+            return set()
 
 
 class _Rewrites:

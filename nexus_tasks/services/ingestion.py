@@ -258,7 +258,7 @@ class SessionWriter:
         erased = Counter[str]()
         erasure.lock_messages(self.tx, [known.memory_id for known, _ in edited.values()])
         for known, _ in edited.values():
-            gone = erasure.forget_memory(self.tx, self.namespace.id, known.memory_id)
+            gone = erasure.forget_memory(self.tx, self.namespace.id, known.memory_id, replaced=True)
             erased += Counter(gone.deleted)
             self._again += gone.again
         if edited:

@@ -366,6 +366,23 @@ def test_the_node_stores_tools_and_edits_and_no_system_prompt(nexus: Nexus) -> N
     assert said[1].tool_calls == (call,)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_thread_brings_back_no_erased_message(nexus: Nexus, whole: bool) -> None:
+    node, config = remember_node(nexus, "acme"), {"configurable": {"thread_id": "t"}}
+    messages = [HumanMessage("The door code is on the calendar.", id="1"), HumanMessage("I like rye bread.", id="2")]
+    node({"messages": messages}, config)  # type: ignore[arg-type]
+    node({"messages": [*messages[:1], HumanMessage("I like rice.", id="2")]}, config)  # type: ignore[arg-type]
+    [first, _] = nexus.session("acme", "t").said
+    if whole:
+        nexus.forget("acme", session_key="t")
+    else:
+        nexus.forget("acme", memory_id=first.id)
+    edited = [*messages[:1], HumanMessage("I like oats.", id="2"), HumanMessage("And now lunch.", id="3")]
+    node({"messages": edited}, config)  # type: ignore[arg-type]
+    said = [one.content for one in nexus.session("acme", "t").said]
+    assert said == (["And now lunch."] if whole else ["I like oats.", "And now lunch."])
+
+
 def test_what_cannot_be_stored_of_a_message_does_not_cost_the_thread(nexus: Nexus) -> None:
     """The state keeps the message, so every later call of the thread would fail."""
     call = {"name": "read", "args": {"path": "a\0.pdf"}, "id": "1", "type": "tool_call"}

@@ -135,6 +135,14 @@ def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:
     assert here.sql("SELECT count(*) FROM erased_ids") == [(1,)]
 
 
+def test_a_replaced_message_is_not_remembered_as_erased(here: Sandbox) -> None:
+    nexus = Nexus()
+    for liked in ("rye bread", "rice"):
+        nexus.ingest(NS, "chat", [Message(id="m1", author="ann", content=f"I like {liked}.")], replace=True)
+    assert said(here) == ["I like rice."]
+    assert here.sql("SELECT count(*) FROM erased_ids") == [(0,)]
+
+
 def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
     here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from langgraph.graph import MessagesState
 
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import NotFound
+from nexus_tasks.services.erasure import erased_ids
 from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.types import Message, clean_text
 from nexus_tasks.types.hidden_characters import strip_hidden
@@ -60,7 +61,7 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
 
     A message is stored once, by its id. A message that was edited replaces the stored one. Of a text that is too long,
     the middle is left out. Of a tool call that cannot be stored, for example because of a NUL character, the arguments
-    are left out.
+    are left out. A message that was erased is not stored again, although the state keeps it.
 
     Args:
         nexus: the client.
@@ -72,7 +73,11 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
         named = config.get("configurable", {})
         user = named.get("user_id")  # may be a number
         said = list(_messages(state["messages"], author or (None if user in (None, "") else str(user))))
-        nexus.ingest(namespace, str(named.get("thread_id", "langgraph")), said, replace=True)
+        deployment = nexus.cells.deployment_of(namespace) if nexus.cells else nexus.deployment
+        # The state keeps a message that was erased, and gives it again at each turn of the thread.
+        gone = erased_ids(deployment, namespace, (one.id for one in said))
+        kept = [one for one in said if one.id not in gone]
+        nexus.ingest(namespace, str(named.get("thread_id", "langgraph")), kept, replace=True)
         return {}
 
     return remember
