@@ -24,6 +24,7 @@ from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import (
     BufferError,
+    ConfigurationError,
     InvalidInput,
     NamespaceMoved,
     NamespaceMoving,
@@ -278,8 +279,8 @@ def _store_each(
     try:
         together = [entry for _, entry in entries]
         waiting = _store_entries(deployment, segments[0], together, report, patience, buffer=buffer, briefly=briefly)
-    except (NamespaceMoving, NamespaceMoved) as error:
-        # `services/cells/buffers.py` stores them in the other cell.
+    except (NamespaceMoving, NamespaceMoved, ConfigurationError) as error:
+        # `services/cells/buffers.py` stores them in the other cell. A wrong configuration is that of the directory.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
         report.elsewhere += len(entries)
         return None

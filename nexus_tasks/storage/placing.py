@@ -6,7 +6,7 @@ table of namespaces may have such a namespace in another cell. A second one woul
 
 from __future__ import annotations
 
-from nexus_tasks.errors import NamespaceMoved, NamespaceMoving, Transient
+from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NamespaceMoving, StorageMisconfigured, Transient
 from nexus_tasks.storage import cells, tenancy
 from nexus_tasks.storage.engine import Database
 
@@ -22,14 +22,15 @@ def place_new(directory: Database, namespace: str, cell: str, *, directory_name:
         own: the identity of the cell's database, if it has not been compared with the registered one.
 
     Raises:
-        NamespaceMoved: the namespace lives in another cell, or the cell is registered with another database.
+        NamespaceMoved: the namespace lives in another cell.
         NamespaceMoving: the table cannot be read now. Messages are buffered, and other writes may be repeated.
+        ConfigurationError: the table refuses this process, or the cell is registered with another database.
     """
     try:
         with tenancy.unlimited(), directory.transaction() as tx:
             registered = cells.registered(tx)
             if own not in (None, registered.get(cell, own)):
-                raise NamespaceMoved(
+                raise ConfigurationError(
                     f"The database of the cell {cell} is not the one that was registered, so it gets no {namespace}.",
                     remedy="Correct the cell's database_url in the file of cells.",
                 )
@@ -41,6 +42,10 @@ def place_new(directory: Database, namespace: str, cell: str, *, directory_name:
                 lives_in = cells.place(tx, namespace, cell)
             else:
                 lives_in = cell  # `nexus cells prepare` notes the namespaces of a cell that is not prepared yet
+    except StorageMisconfigured as error:  # waiting does not help
+        raise ConfigurationError(
+            f"Whether {namespace} lives in another cell cannot be asked: {error.message}", remedy=error.remedy
+        ) from error
     except Transient as error:
         raise NamespaceMoving(
             f"Whether {namespace} lives in another cell is not known now: {error.message}",

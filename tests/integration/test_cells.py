@@ -633,7 +633,7 @@ def test_a_process_with_a_wrong_file_makes_no_namespace(tmp_path: Path, monkeypa
     wrong = {**named["cells"], "three": named["cells"]["two"]}
     (tmp_path / "cells.json").write_text(json.dumps({**named, "cells": wrong}))
     with closing(Deployment()) as process:
-        with pytest.raises(NamespaceMoved, match="not the one that was registered"):
+        with pytest.raises(ConfigurationError, match="not the one that was registered"):
             Nexus(process).remember("acme", "Eva lives in Porto.")
         process.buffer.append("acme", "s", {"messages": [], "end": False}, "ingest")
         assert store_buffer(process).elsewhere == 1
@@ -664,6 +664,22 @@ def test_without_the_directory_a_process_of_one_cell_buffers_only_what_is_new(
 
 
 _AWAY = {"database_url": NOWHERE}
+
+
+def test_a_directory_that_refuses_a_process_of_one_cell_is_no_outage(three: Deployment, tmp_path: Path) -> None:
+    """A message of a new namespace is refused with the cause. What is buffered of others is stored."""
+    file = tmp_path / "cells.json"
+    named, own = json.loads(file.read_text()), Nexus(three)
+    assert own.remember("known", "Eva lives in Porto.").stored == 1
+    url = three.endpoints.database_url
+    refusing = {"database_url": url.replace(f"/{url.partition('?')[0].rpartition('/')[2]}?", "/missing?")}
+    file.write_text(json.dumps({**named, "cells": {**named["cells"], "one": {**named["cells"]["one"], **refusing}}}))
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        own.remember("late", "Tom lives in Ghent.")
+    for name in ("late", "known"):
+        three.buffer.append(name, "s", {"messages": [{"content": "Tom lives in Ghent."}], "end": False}, "ingest")
+    report = store_buffer(three)
+    assert (report.stored, report.elsewhere) == (1, 1)
 
 
 def test_the_hook_writes_to_the_home_of_its_cell(three: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
