@@ -99,14 +99,15 @@ def forget(
     )
 
 
-def erased_ids(deployment: Deployment, namespace: str, ids: Iterable[str | None]) -> set[str]:
-    """Those of the ids that an erased message of the namespace had. See ``storage/erased_ids.py``.
+def erased_ids(deployment: Deployment, namespace: str, session_key: str, ids: Iterable[str | None]) -> set[str]:
+    """Those of the ids that an erased message of the session had. See ``storage/erased_ids.py``.
 
     A program that gives all messages of a conversation again leaves these out.
     """
+    key = check_name("session_key", session_key)
     with deployment.database.reading() as tx:
         try:
-            return ids_of_erased.erased(tx, namespaces.get(tx, namespace).id, ids)
+            return ids_of_erased.erased(tx, namespaces.get(tx, namespace).id, ids, session_key=key)
         except NotFound:  # nothing was said in the namespace yet
             return set()
 

@@ -1,7 +1,11 @@
 """Remember which messages were erased, so that a second reading of a transcript does not bring them back.
 
 A coding agent keeps its transcript, and the hook may read all of it again: the agent has rewritten the file, or a
-person had imported it before. Only a hash of a message's id is kept, and nothing of its text.
+person had imported it before. Only hashes of a message's id are kept, and nothing of its text.
+
+The lines of a transcript have ids that no other line has, and a continued session copies them into another transcript.
+So one hash is that of the id alone. Another program may count the messages of each session anew, so that another
+session's new message has the id of an erased one. So a second hash is that of the session's key and the id.
 """
 
 from __future__ import annotations
@@ -19,10 +23,18 @@ from nexus_tasks.storage.models import ErasedId
 # whoever guesses it.
 _NOTE = text(
     """
+    WITH hashes AS (
+        SELECT sha256(convert_to(sessions.session_key, 'UTF8')) AS of_key,
+               sha256(convert_to(memories.external_id, 'UTF8')) AS of_id
+        FROM memories LEFT JOIN sessions ON sessions.id = memories.session_id
+        WHERE memories.namespace_id = :namespace_id AND memories.id = ANY(CAST(:ids AS bigint[]))
+          AND memories.level = 'raw'
+          AND memories.external_id IS NOT NULL AND NOT starts_with(memories.external_id, 'hash:')
+    )
     INSERT INTO erased_ids (namespace_id, id_hash)
-    SELECT namespace_id, encode(sha256(convert_to(external_id, 'UTF8')), 'hex') FROM memories
-    WHERE namespace_id = :namespace_id AND id = ANY(CAST(:ids AS bigint[])) AND level = 'raw'
-      AND external_id IS NOT NULL AND NOT starts_with(external_id, 'hash:')
+    SELECT :namespace_id, encode(of_id, 'hex') FROM hashes
+    UNION
+    SELECT :namespace_id, encode(sha256(of_key || of_id), 'hex') FROM hashes WHERE of_key IS NOT NULL
     ON CONFLICT DO NOTHING
     """
 )
@@ -33,12 +45,21 @@ def note(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> Non
     tx.execute(_NOTE, {"namespace_id": namespace_id, "ids": list(memory_ids)})
 
 
-def erased(tx: Transaction, namespace_id: int, ids: Iterable[str | None]) -> set[str]:
-    """Those of the ids that an erased message of the namespace had."""
-    hashes = {sha256(one.encode()).hexdigest(): one for one in ids if one is not None}
+def erased(
+    tx: Transaction, namespace_id: int, ids: Iterable[str | None], *, session_key: str | None = None
+) -> set[str]:
+    """Those of the ids that an erased message of the session had, or without a session one of the namespace."""
+    hashes = {_hash(one, session_key): one for one in ids if one is not None}
     if not hashes:
         return set()
     found = select(ErasedId.id_hash).where(
         ErasedId.namespace_id == namespace_id, among_texts(ErasedId.id_hash, list(hashes))
     )
     return {hashes[one] for one in tx.scalars(found)}
+
+
+def _hash(id: str, session_key: str | None) -> str:
+    of_id = sha256(id.encode())
+    if session_key is None:
+        return of_id.hexdigest()
+    return sha256(sha256(session_key.encode()).digest() + of_id.digest()).hexdigest()

@@ -383,6 +383,18 @@ def test_a_thread_brings_back_no_erased_message(nexus: Nexus, whole: bool) -> No
     assert said == (["And now lunch."] if whole else ["I like oats.", "And now lunch."])
 
 
+def test_a_thread_may_use_the_ids_of_erased_messages_of_another(nexus: Nexus) -> None:
+    """A program may count the messages of each thread anew."""
+    node = remember_node(nexus, "acme")
+    said = [HumanMessage("I like rye bread.", id="1"), HumanMessage("I like figs.", id="2")]
+    for thread in ("ann", "zoë", "bob"):
+        node({"messages": said}, {"configurable": {"thread_id": thread}})  # type: ignore[arg-type]
+        assert len(nexus.session("acme", thread).said) == 2
+        nexus.forget("acme", session_key=thread)
+    node({"messages": said}, {"configurable": {"thread_id": "zoe\u0308"}})  # type: ignore[arg-type]
+    assert not nexus.session("acme", "zoë").said
+
+
 def test_what_cannot_be_stored_of_a_message_does_not_cost_the_thread(nexus: Nexus) -> None:
     """The state keeps the message, so every later call of the thread would fail."""
     call = {"name": "read", "args": {"path": "a\0.pdf"}, "id": "1", "type": "tool_call"}

@@ -19,7 +19,7 @@ from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations import importers
 from nexus_tasks.integrations.coding_agents import hook, store
-from nexus_tasks.services import buffer_flush, context_cache, hook_events
+from nexus_tasks.services import buffer_flush, context_cache, erasure, hook_events
 from nexus_tasks.transcripts import context_file, position
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import dump, work
@@ -120,8 +120,7 @@ def test_a_transcript_that_is_read_again_brings_back_no_erased_message(
     buffer_flush.store_buffer(default_deployment())
     assert said(here) == ["And now the checkout."]
     hashes = [row for (row,) in here.sql("SELECT id_hash FROM erased_ids")]
-    assert len(hashes) == 1
-    assert len(hashes[0]) == 64
+    assert [len(one) for one in hashes] == [64, 64]  # of the id, and of the session's key and the id
 
 
 def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:
@@ -132,7 +131,19 @@ def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:
         assert len(nexus.session(NS, "chat").said) == 2
         nexus.forget(NS, session_key="chat")
     # Of a message without an id, no hash of its text is kept.
-    assert here.sql("SELECT count(*) FROM erased_ids") == [(1,)]
+    assert here.sql("SELECT count(*) FROM erased_ids") == [(2,)]
+
+
+def test_a_session_may_use_the_ids_of_erased_messages_of_another(here: Sandbox) -> None:  # noqa: ARG001
+    nexus, deployment = Nexus(), default_deployment()
+    for key in ("ann", "bob"):
+        nexus.ingest(NS, key, [Message(id="1", author=key, content="I like rye bread.")])
+    nexus.forget(NS, session_key="ann")
+    assert erasure.erased_ids(deployment, NS, "ann", ["1", "2", None]) == {"1"}
+    assert erasure.erased_ids(deployment, NS, "bob", ["1"]) == set()
+    nexus.forget(NS, everything=True)
+    assert erasure.erased_ids(deployment, NS, "bob", ["1"]) == {"1"}
+    assert erasure.erased_ids(deployment, "another", "bob", ["1"]) == set()
 
 
 def test_a_replaced_message_is_not_remembered_as_erased(here: Sandbox) -> None:

@@ -75,9 +75,10 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
         said = list(_messages(state["messages"], author or (None if user in (None, "") else str(user))))
         deployment = nexus.cells.deployment_of(namespace) if nexus.cells else nexus.deployment
         # The state keeps a message that was erased, and gives it again at each turn of the thread.
-        gone = erased_ids(deployment, namespace, (one.id for one in said))
+        thread = str(named.get("thread_id", "langgraph"))
+        gone = erased_ids(deployment, namespace, thread, (one.id for one in said))
         kept = [one for one in said if one.id not in gone]
-        nexus.ingest(namespace, str(named.get("thread_id", "langgraph")), kept, replace=True)
+        nexus.ingest(namespace, thread, kept, replace=True)
         return {}
 
     return remember
