@@ -11,6 +11,7 @@ from typing import Literal
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims, answering, whole
+from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.limits import NAMESPACE_JOBS
 
 State = Literal["running", "waiting", "pending"]
@@ -21,6 +22,7 @@ LOOKED_AT_ONCE = 5_000
 READ_AT_ONCE = 1_000  # hashes per round trip
 PAUSE, VERSION = "pause", "version"  # the wait reasons whose indexes are kept by kind, not by namespace
 BY_KIND = f"{PAUSE} or {VERSION}"  # the reason in `Waits.counts` for claims that wait for one of these two
+DELAY = "delay"  # the wait reason of claims that a caller has asked for later
 IN_LINE = "concurrency"  # the wait reason of claims in their namespace's line, which are not in `<prefix>:due`
 INDEXED_START = 3  # how many bytes at the start of a job id choose its hash in `<prefix>:ids`
 
@@ -151,10 +153,29 @@ class ClaimIndex:
             for name, row in zip(namespaces, rows, strict=True)
         }
 
-    def full(self, namespaces: Iterable[str]) -> set[str]:
-        """Those of the namespaces that have as many claims as a namespace may have (``limits.NAMESPACE_JOBS``)."""
+    def full(self, namespaces: Iterable[str], kinds: Iterable[JobKind]) -> set[str]:
+        """Those of the namespaces that have as many claims as a namespace may have (``limits.NAMESPACE_JOBS``).
+
+        Claims that wait for a time, or for the end of other jobs, do not count: they could wait for a job that then
+        gets no room.
+
+        Args:
+            namespaces: the namespaces.
+            kinds: the known kinds, which name these waits (:attr:`JobKind.awaits`).
+        """
         counts = self.counts(list(namespaces))
-        return {name for name, of in counts.items() if sum(of.get(state, 0) for state in STATES) >= NAMESPACE_JOBS}
+        many = {name: sum(of.get(state, 0) for state in STATES) for name, of in counts.items()}
+        perhaps = [name for name, number in many.items() if number >= NAMESPACE_JOBS]
+        if not perhaps:
+            return set()
+        reasons = sorted({DELAY, *filter(None, (kind.awaits for kind in kinds))})
+        with answering():
+            pipe = self._redis.pipeline(transaction=False)
+            for name in perhaps:
+                for reason in reasons:
+                    pipe.zcard(f"{self._prefix}:waits:{reason}:{name}")
+            aside = iter(pipe.execute())
+        return {name for name in perhaps if many[name] - sum(next(aside) for _ in reasons) >= NAMESPACE_JOBS}
 
     def waits(self, namespaces: Mapping[str, int], most: int) -> dict[str, Waits]:
         """By namespace, why its claims wait.

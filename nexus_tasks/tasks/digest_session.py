@@ -85,6 +85,7 @@ def _want(tx: Transaction, asked: Sequence[DigestSession]) -> None:
     queue="digest",
     outbox=Outbox(page=_wanted, mark=_mark, newest=digest_requests.newest_wanted, want=_want),
     probe=probe_model("digest"),
+    awaits=DERIVATION,
     live_ends_wait="batch",
 )
 @in_namespace

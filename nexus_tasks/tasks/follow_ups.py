@@ -48,7 +48,7 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 def has_room(deployment: Deployment, namespace: str) -> bool:
     """Whether further derivations of a namespace may get jobs now. If not, reconcile asks for these jobs later."""
     try:
-        return not ClaimIndex(deployment.claims).full([namespace])
+        return not ClaimIndex(deployment.claims).full([namespace], deployment.engine.kinds().values())
     except QueueUnavailable as error:
         message = "Derivations of %s were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, namespace, error)

@@ -164,6 +164,7 @@ def job(
     while_running: WhileRunning = "rerun",
     immutable: bool = False,
     gathers: str = "",
+    awaits: str = "",
     live_ends_wait: str = "",
     outbox: Outbox | None = None,
     durable: bool = False,
@@ -186,6 +187,8 @@ def job(
         immutable: whether a finished job answers later requests too, while its done marker lasts (15 minutes).
         gathers: a wait reason, for a kind whose runs take siblings along (:meth:`Run.take`). A run may take the
             siblings that wait for this reason.
+        awaits: a wait reason, for a kind whose jobs wait until other jobs have ended. The waiting jobs do not count
+            towards ``limits.NAMESPACE_JOBS``: the other jobs need the room.
         live_ends_wait: a wait reason. A request of urgency ``live`` makes a job due at once that waits for this reason.
         outbox: the rows in Postgres that want jobs of the kind, so that the jobs survive a flush of Redis.
         durable: whether callers can ask for jobs of the kind inside a transaction (:meth:`Job.want`), by rows in
@@ -236,6 +239,7 @@ def job(
             while_running=while_running,
             immutable=immutable,
             gathers=gathers,
+            awaits=awaits,
             live_ends_wait=live_ends_wait,
             outbox=outbox_of(lambda: kind) if durable else outbox,
             durable=durable,

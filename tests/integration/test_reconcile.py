@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from nexus_tasks import Nexus, digest_session
+from nexus_tasks import Nexus, digest_session, reflect_perspective
 from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import NotFound
@@ -245,6 +245,21 @@ def test_the_derivations_that_had_no_room_are_made_when_there_is_room(narrow: Sa
         work("derive_memory")
         Reconciler(engine).round()
     assert narrow.sql("SELECT state, count(*) FROM derivations GROUP BY 1") == [("done", 180)]
+
+
+@pytest.mark.parametrize("waits", ["digests", "a countdown"])
+def test_jobs_that_wait_for_others_take_no_room_from_them(narrow: Sandbox, waits: str) -> None:
+    """The digest of an ended session waits for its derivations, which would wait for room."""
+    for number in range(2 * ROOM):
+        say("I like tea.", session=f"chat {number}", end=waits == "digests")
+    if waits == "a countdown":
+        later = [{"namespace": NAMESPACE, "observer": "ann", "subject": f"s{n}"} for n in range(2 * ROOM)]
+        for one in later:
+            reflect_perspective.apply_async(kwargs=one, countdown=3_600)
+    for _ in range(10):
+        work()
+        Reconciler(engine).round()
+    assert narrow.sql("SELECT state, count(*) FROM derivations GROUP BY 1") == [("done", 2 * ROOM)]
 
 
 def test_other_kinds_find_room_in_a_full_namespace(narrow: Sandbox) -> None:

@@ -142,7 +142,8 @@ class Reconciler:
         missing = [rows[i] for i in self.claims.missing(kind.name, scopes)]
         requests = [row if isinstance(row, Request) else kind.request_for(row) for row in missing]
         if kind.gathers:  # jobs of such a kind can be very many. A run takes siblings along that have no claim yet
-            full = ClaimIndex(self.claims).full({request.namespace for request in requests})
+            named = {request.namespace for request in requests}
+            full = ClaimIndex(self.claims).full(named, self.engine.kinds().values())
             requests = [request for request in requests if request.namespace not in full]
         tickets = self.engine.publisher.enqueue([request.renewed() for request in requests])
         made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)
