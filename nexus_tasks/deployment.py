@@ -165,11 +165,15 @@ class Deployment:
         return self.placing or (self._place_new if of_a_cell else None)
 
     def _place_new(self, namespace: str) -> None:
-        """Note a new namespace in the directory, to which no connection is kept: a namespace is rarely made."""
+        """Note a new namespace in the directory. No connection is kept for it, because a namespace is rarely made.
+
+        The caller holds a connection of the pool. A second one might never come: all others may hold one, too.
+        """
         file, cell = read_cells(str(self.settings.cells)), str(self.settings.cell)
-        with tenancy.unlimited(), self.database.transaction() as tx:
-            own = identity.of_database(tx)
-        with closing(Deployment(cell_settings(file, file.directory))) as directory:
+        apart = (Deployment(cell_settings(file, name)) for name in (cell, file.directory))
+        with closing(next(apart)) as here, closing(next(apart)) as directory:
+            with tenancy.unlimited(), here.database.transaction() as tx:
+                own = identity.of_database(tx)
             place_new(directory.database, namespace, cell, directory_name=file.directory, own=own)
 
     @_Once

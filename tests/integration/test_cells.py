@@ -7,6 +7,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -661,6 +662,24 @@ def test_without_the_directory_a_process_of_one_cell_buffers_only_what_is_new(
     _, cells = _all_cells(monkeypatch)
     assert cells.name_of("late") == "three"
     cells.close()
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_threads_that_make_many_namespaces_at_once_do_not_wait_for_each_other(
+    three: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, routed: bool
+) -> None:
+    """Each holds a connection, and asks the directory by another one. With the same pool, all stood for 30 s, and buffered."""
+    if routed:
+        file = tmp_path / "cells.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"new": "one", "directory": "one"}))
+        nexus, _ = _all_cells(monkeypatch)
+    else:
+        nexus = Nexus(three)
+    with ThreadPoolExecutor(40) as threads:
+        stored = sum(threads.map(lambda n: nexus.remember(f"made-{n}", "Eva lives in Porto.").stored, range(40)))
+    assert stored == 40
+    if nexus.cells:
+        nexus.cells.close()
 
 
 _AWAY = {"database_url": NOWHERE}

@@ -66,6 +66,9 @@ class Cells:
             name: Deployment(cell_settings(file, name)) for name in file.cells
         }
         self.directory_name, self.new = file.directory, file.new
+        # A cell asks it while it holds a connection of its own pool. If the cell is the directory, all others may hold
+        # one of that pool, and wait for a second one.
+        self._asked_by_cells = Deployment(cell_settings(file, file.directory))
         for name, deployment in self.deployments.items():
             deployment.placing = partial(self._place_new, name)
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
@@ -79,7 +82,7 @@ class Cells:
 
     def close(self) -> None:
         """Close the connections of every cell."""
-        for deployment in self.deployments.values():
+        for deployment in (*self.deployments.values(), self._asked_by_cells):
             deployment.close()
 
     # --- one namespace ------------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class Cells:
 
     def _place_new(self, cell: str, namespace: str) -> None:
         """Note that a cell makes a namespace, for example for a message that was buffered for the wrong cell."""
-        place_new(self.directory.database, namespace, cell, directory_name=self.directory_name)
+        place_new(self._asked_by_cells.database, namespace, cell, directory_name=self.directory_name)
 
     def knows(self, namespace: str) -> bool:
         """Whether this process remembers the cell of a namespace."""
