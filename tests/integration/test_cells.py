@@ -668,7 +668,7 @@ def test_without_the_directory_a_process_of_one_cell_buffers_only_what_is_new(
 def test_threads_that_make_many_namespaces_at_once_do_not_wait_for_each_other(
     three: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, routed: bool
 ) -> None:
-    """Each holds a connection, and asks the directory by another one. With one pool, all stood for 30 s, and buffered."""
+    """Each holds a connection, and asks the directory by another. With one pool, all stood for 30 s, and buffered."""
     if routed:
         file = tmp_path / "cells.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"new": "one", "directory": "one"}))
