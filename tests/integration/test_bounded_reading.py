@@ -17,6 +17,7 @@ from nexus_tasks.cognition.extraction.topics import build_request
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services import context_cache
+from nexus_tasks.storage import pruning
 from nexus_tasks.transcripts import context_file
 from tests.integration.inline import NAMESPACE, facts, work
 from tests.sandbox import Sandbox
@@ -96,3 +97,15 @@ def test_an_extraction_and_a_context_file_read_a_bounded_number_of_topics(here: 
     with at_most(20_000_000):
         context_cache.refresh(default_deployment(), NAMESPACE)
     assert "last.md" in context_file.take(str(here.folder), NAMESPACE)
+
+
+def test_pruning_lists_nothing_that_it_deletes(here: Sandbox) -> None:
+    """After months without beat there are millions of rows, and a list of them takes all memory of a worker."""
+    here.sql(
+        "INSERT INTO job_runs (job_id, kind, scope, status, reasons, details, finished_at)"
+        " SELECT 'run-' || number, 'play', '{}', 'completed', '{}', '{}', now() - interval '40 days'"
+        " FROM generate_series(1, 50000) AS number"
+    )
+    with default_deployment().database.transaction() as tx, at_most(4_000_000):
+        assert pruning.prune(tx)["job_runs"] == 50_000
+    assert here.sql("SELECT count(*) FROM job_runs") == [(0,)]
