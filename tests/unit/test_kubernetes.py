@@ -80,7 +80,17 @@ def test_probes_ask_ports_that_are_served_and_a_restart_waits_for_no_server(name
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         asked = container[probe].get("httpGet") or container[probe]["tcpSocket"]
         assert asked["port"] in ports
-        assert asked.get("path") in ({None, "/readyz"} if probe == "readinessProbe" else {None, "/livez"})
+        asks_servers = probe == "readinessProbe" and name in ("nexus-worker", "nexus-beat")
+        assert asked.get("path") in ({"/readyz"} if asks_servers else {None, "/livez"})
+
+
+def test_a_service_has_pods_while_redis_or_postgres_is_away() -> None:
+    """The API and MCP then still take messages. A pod whose readiness asks a server gets no request then."""
+    served = [service["metadata"]["name"] for service in of_kind("Service")]
+    assert served
+    for name in served:
+        [container] = PODS[name]["spec"]["containers"]
+        assert container["readinessProbe"].get("httpGet", {}).get("path") != "/readyz"
 
 
 def test_selectors_find_their_pods() -> None:
