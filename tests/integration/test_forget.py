@@ -71,13 +71,18 @@ def traces(here: Sandbox, word: str = SECRET) -> list[str]:
     about = "concat(most_common_vals, histogram_bounds, most_common_elems)"
     found += [f"statistics: {row}" for (row,) in here.sql(f"{statistics} {about} ILIKE :w", w=f"%{word}%")]
     client = here.redis()
-    for key in client.scan_iter(f"{here.name}:*"):
-        kind = client.type(key)
-        read = {"string": client.get, "hash": client.hgetall, "set": client.smembers}
-        value = read[kind](key) if kind in read else (client.lrange if kind == "list" else client.zrange)(key, 0, -1)
-        if word in f"{key} {value}".casefold():
-            found.append(f"redis: {key}")
-    return found
+    keys = sorted(set(client.scan_iter(f"{here.name}:*", count=1_000)))
+    asking, reading = client.pipeline(transaction=False), client.pipeline(transaction=False)
+    for key in keys:
+        asking.type(key)
+    for key, kind in zip(keys, asking.execute(), strict=True):
+        read = {"string": reading.get, "hash": reading.hgetall, "set": reading.smembers, "none": reading.get}
+        if kind in read:
+            read[kind](key)
+        else:
+            (reading.lrange if kind == "list" else reading.zrange)(key, 0, -1)
+    values = zip(keys, reading.execute(raise_on_error=False), strict=True)  # a key may expire, and be of another type
+    return found + [f"redis: {key}" for key, value in values if word in f"{key} {value}".casefold()]
 
 
 def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Sandbox) -> None:
