@@ -258,6 +258,25 @@ def test_a_token_is_looked_for_where_it_was_found_last(both: TwoCells, monkeypat
     assert checker.check(token + "x").refusal == "unknown"
 
 
+@pytest.mark.parametrize("since", ["revoked", "rotated", "nothing"])
+def test_a_restored_cell_does_not_make_a_token_of_a_moved_namespace_valid_again(both: TwoCells, since: str) -> None:
+    """A backup of the old cell has the namespace as it was before the move, with its tokens."""
+    made = both.nexus.create_token("old", "agent")
+    move(both.cells, "old", "two", keep=True)
+    if since == "revoked":
+        both.nexus.revoke_token("old", made.id)
+    elif since == "rotated":
+        both.nexus.rotate_token("old", made.id, grace=0)
+    both.one.sql("UPDATE namespaces SET residence = 'here', other_cell = NULL, move_id = NULL WHERE name = 'old'")
+    with closing(Cells(str(both.file))) as cells:
+        cells.prepare()  # the backup is older than the directory, so the table stays as it is
+        checker = CellTokenChecker(cells)
+        for _ in range(2):
+            found = checker.check(made.token)
+            expected = {"revoked": "revoked", "rotated": "unknown", "nothing": ""}[since]
+            assert (found.refusal, found.namespace) == (expected, "" if since == "rotated" else "old")
+
+
 def test_a_limited_client_stays_limited(both: TwoCells) -> None:
     nexus = Nexus(cells=both.cells, namespaces=["old"])
     assert [one.namespace for one in nexus.namespaces()] == ["old"]

@@ -7,6 +7,8 @@ from nexus_tasks.errors import NexusError
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells.gathering import AWAY
 from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.storage import tenancy
+from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.tokens import UNKNOWN, Checked
 
 _REMEMBERED = 10_000  # tokens
@@ -15,11 +17,13 @@ _REMEMBERED = 10_000  # tokens
 class CellTokenChecker(TokenChecker):
     """Checks the tokens of requests in all cells. Uses and refusals are in the audit log of the token's cell.
 
-    A token moves with its namespace: it stays valid, and the old cell does not know it any more.
+    A token moves with its namespace: it stays valid, and the old cell does not know it any more. But when the old
+    cell's database is restored, it knows the token as it was before the move, and perhaps not that it was revoked.
     """
 
     def __init__(self, cells: Cells) -> None:
         super().__init__(cells.directory)  # counts the refusals of unknown tokens
+        self._all = cells
         self._cells = {name: TokenChecker(deployment) for name, deployment in cells.deployments.items()}
         self._found = dict[str, str]()  # namespace → the cell in which a token of it was found last
         self._last = dict[int, str]()  # the hash of a token → the cell in which it was found last
@@ -52,9 +56,11 @@ class CellTokenChecker(TokenChecker):
         away: NexusError | None = None
         key = hash(given)
         last = self._last.get(key)
-        for name in sorted(self._cells, key=lambda one: one != last):
+        for asked in sorted(self._cells, key=lambda one: one != last):
             try:
-                found = self._cells[name].look_up(given)
+                name, found = asked, self._cells[asked].look_up(given)
+                if not found.refusal and (home := self._home(found.namespace, asked)) != asked:
+                    name, found = home, self._cells[home].look_up(given)
             except AWAY as error:
                 away = error
                 continue
@@ -66,6 +72,26 @@ class CellTokenChecker(TokenChecker):
         if away:
             raise away
         return self.noted(UNKNOWN)
+
+    def _home(self, namespace: str, found_in: str) -> str:
+        """The cell that says whether a token of a namespace is valid: that of the table, if it has the namespace.
+
+        Otherwise it is ``found_in``, the cell that knows the token: while the namespace moves, and when the table
+        cannot be read or is older than the last move. Then no call reaches another cell's memory.
+
+        Raises:
+            StorageUnavailable: the cell of the table does not answer.
+        """
+        try:
+            if self._all.name_of(namespace, writing=False, checked=False) == found_in:
+                return found_in
+            self._all.forget(namespace)  # it may have moved since this process has asked
+            home = self._all.name_of(namespace, writing=False, checked=False)
+        except NexusError:
+            return found_in
+        with tenancy.unlimited():
+            has_it = home != found_in and self._all.residence(home, namespace) in USABLE
+        return home if has_it else found_in
 
     def note_refusal(self, token: Checked, reason: str) -> None:
         """Count a refused request in the cell of the token."""
