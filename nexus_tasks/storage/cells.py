@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -14,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from nexus_tasks.errors import ConfigurationError, Transient
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base, CellRow, Namespace, Placement
+from nexus_tasks.storage.namespaces import USABLE
 
 MOST_CELLS = 256  # a cell's rows get ids that leave the cell's number when divided by this
 _LOCK = 0x63656C6C73  # "cells" in ASCII: registering a cell excludes registering another
@@ -141,6 +143,12 @@ def correct(tx: Transaction, namespace: str, *, was: str, cell: str) -> bool:
 def residence(tx: Transaction, namespace: str) -> str | None:
     """Where the database of a cell takes a namespace to live (:attr:`Namespace.residence`); ``None``: unknown to it."""
     return tx.scalar(select(Namespace.residence).where(Namespace.name == namespace))
+
+
+def made_at(tx: Transaction, namespace: str) -> datetime | None:
+    """When a namespace was made, if this database takes it to live here. A move keeps the time, so copies share it."""
+    usable = Namespace.residence.in_(USABLE)
+    return tx.scalar(select(Namespace.created_at).where(Namespace.name == namespace, usable))
 
 
 def listed(tx: Transaction) -> Sequence[Placement]:

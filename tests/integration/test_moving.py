@@ -333,6 +333,29 @@ def test_a_table_that_is_older_than_a_move_lets_no_memory_be_deleted_as_a_copy(b
     assert everything(both.two) == before
 
 
+@pytest.mark.parametrize("older", ["one", "two"])
+def test_of_two_cells_that_have_a_namespace_after_a_restore_the_older_is_erased(
+    both: TwoCells, older: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The backup of the directory's own cell has the namespace there. Before, the live one was called a second one."""
+    move(both.cells, ACME, "two", keep=True)
+    both.one.sql("UPDATE namespaces SET residence = 'here', other_cell = NULL, move_id = NULL WHERE name = :n", n=ACME)
+    both.one.sql("UPDATE placements SET cell = 'one' WHERE namespace = :n", n=ACME)
+    both.cells.prepare()
+    assert f"The cells two and one both have {ACME}" in caplog.text
+    with pytest.raises(ConfigurationError, match="both have") as refused:
+        move(both.cells, ACME, "two")
+    assert f"nexus cells erase {ACME} CELL" in (refused.value.remedy or "")
+    newer = "two" if older == "one" else "one"
+    before = everything(both.of(newer))
+    assert moving.erase_copy(both.cells, ACME, older)["memories"] > 0
+    assert everything(both.of(newer)) == before
+    assert (residence(both.of(older), ACME), residence(both.of(newer), ACME)) == ("left", "here")
+    both.cells.prepare()
+    assert both.cells.name_of(ACME) == newer
+    assert both.nexus.search(ACME, "Eva")
+
+
 def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
     move(both.cells, ACME, "two")
     both.one.sql("UPDATE placements SET cell = 'one'")

@@ -44,7 +44,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
 from nexus_tasks.idempotency.task import AT_ONCE
-from nexus_tasks.services.cells.router import Cells
+from nexus_tasks.services.cells.router import Cells, restored_remedy
 from nexus_tasks.storage import audit, tenancy
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE
@@ -109,6 +109,10 @@ def move(
         cells.name_of(namespace)  # notes it in the table
         for name in (here, target):
             cells.check(name)
+        if cells.twin(namespace, here, [target]):
+            raise ConfigurationError(
+                f"The cells {here} and {target} both have {namespace}.", remedy=restored_remedy(namespace)
+            )
         if target != here and _is_made_again(cells.deployments[target], namespace):
             raise InvalidInput(
                 f"The cell {target} has a namespace {namespace} of its own, which no client of the cells finds.",
@@ -444,6 +448,7 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
     """Delete what a cell has of a namespace that lives in another cell.
 
     The namespace has left the cell, its move to the cell was given up, or the cell has made another one of this name.
+    If two cells have it because the database of one was restored, the table then names the other cell.
 
     Returns:
         The number of deleted rows of each table.
@@ -459,7 +464,12 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
             row = directory.find(tx, namespace)
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
         gone = None
-        if cell not in used:
+        if row is not None and row.move_id is None and row.cell == cell and (other := cells.twin(namespace, cell)):
+            with cells.directory.database.transaction() as tx:  # the caller says that this cell has the older one
+                directory.correct(tx, namespace, was=cell, cell=other)
+            used = (other,)
+            gone = _erase_copy(cells.deployments[cell], namespace, other, second=True)
+        elif cell not in used:
             # No client reads or writes a second namespace in this cell. But the table may be older than the last move.
             second = row is not None and cells.residence(row.cell, namespace) in USABLE
             gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=second)

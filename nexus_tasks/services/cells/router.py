@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -35,6 +35,17 @@ _OLD_TABLE = (
     "The table of namespaces is older than the move. If its database was restored, run `nexus cells prepare`, which"
     " corrects the table."
 )
+
+
+def restored_remedy(namespace: str) -> str:
+    """What to do when two cells have a namespace because the database of one was restored."""
+    return (
+        "The database of one was restored. Compare them with"
+        f" `NEXUS_CELL=... nexus sessions list --namespace {namespace}`. `nexus cells erase {namespace} CELL`"
+        " deletes the older one, and the table then names the other cell."
+    )
+
+
 _TRIES = 3  # a namespace that moves twice during one call is not worth more
 
 
@@ -187,8 +198,11 @@ class Cells:
                 numbers[name] = cells.register(tx, name, own)
                 strays = cells.place_all(tx, known, name)
             for stray in strays:
-                if not self.correct(stray, name):
-                    log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
+                if self.correct(stray, name):
+                    continue
+                log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
+                if twin := self.twin(stray, name):
+                    log.warning("The cells %s and %s both have %s: %s", name, twin, stray, restored_remedy(stray))
             with database.transaction() as tx:
                 cells.space_ids(tx, numbers[name], beyond)
         self._verified.update(numbers)
@@ -220,6 +234,21 @@ class Cells:
         """Where a cell's database takes a namespace to live (:attr:`Namespace.residence`); ``None``: unknown to it."""
         with self.deployments[cell].database.transaction() as tx:
             return cells.residence(tx, namespace)
+
+    def twin(self, namespace: str, cell: str, among: Collection[str] | None = None) -> str | None:
+        """Another cell in which the same namespace lives, although a move has left it in one of the two only.
+
+        One of their databases was restored, and has the namespace as it was before the move. Which one is not
+        known here. ``among`` are the cells that are asked; default: all.
+        """
+        with self.deployments[cell].database.transaction() as tx:
+            made_at = cells.made_at(tx, namespace)
+        for name in self.deployments if among is None else among:
+            if made_at is not None and name != cell:
+                with self.deployments[name].database.transaction() as tx:
+                    if cells.made_at(tx, namespace) == made_at:
+                        return name
+        return None
 
     def _check_schema(self, name: str) -> None:
         found, needed = schema.versions(self.deployments[name].endpoints.database_url)
