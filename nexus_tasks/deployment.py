@@ -167,11 +167,14 @@ class Deployment:
     def _place_new(self, namespace: str) -> None:
         """Note a new namespace in the directory. No connection is kept for it, because a namespace is rarely made.
 
-        The caller holds a connection of the pool. A second one might never come: all others may hold one, too.
+        The caller holds a connection of this deployment's pool. A second one of the same pool may never come, because
+        every other caller may hold one, too. So this method uses pools of its own.
         """
         file, cell = read_cells(str(self.settings.cells)), str(self.settings.cell)
-        apart = (Deployment(cell_settings(file, name)) for name in (cell, file.directory))
-        with closing(next(apart)) as here, closing(next(apart)) as directory:
+        with (
+            closing(Deployment(cell_settings(file, cell))) as here,
+            closing(Deployment(cell_settings(file, file.directory))) as directory,
+        ):
             with tenancy.unlimited(), here.database.transaction() as tx:
                 own = identity.of_database(tx)
             place_new(directory.database, namespace, cell, directory_name=file.directory, own=own)

@@ -12,7 +12,7 @@ TOOL_CALL_VALUES = 10_000  # of the tool calls and of the data of a message: obj
 MESSAGES_PER_CALL = 100_000  # of one call of `ingest`, and of one session in a file
 OBSERVERS_PER_CALL = 100
 DERIVATIONS_PER_CALL = 100_000  # messages of a call times their observers; each is a job, and all take about 20 s
-NAMESPACE_JOBS = 100_000  # in Redis at a time, about 94 MB; a further derivation gets its job when there is room
+NAMESPACE_JOBS = 100_000  # of a namespace in Redis, about 94 MB; beyond, derivations wait in Postgres
 
 # --- names and other arguments ----------------------------------------------------------------------------------------
 NAME_CHARACTERS = 256  # of a session key, observer, subject, author or id that is stored

@@ -19,7 +19,7 @@ from nexus_tasks.text import content_words
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
 # Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
 # deleted.
-# The hashes of erased ids stay, so that a transcript that is read again does not bring back what was erased.
+# `erased_ids` stays: by it, the hook knows the erased messages when it reads a transcript again.
 # A message batch that the provider may have is not forgotten either, because its answers cost money.
 SPARED = frozenset(
     {
@@ -56,8 +56,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, replace
     A fact stays when its other sources support the fact (see :func:`_is_still_supported`).
 
     Args:
-        replaced: the memory is a message, and another one takes its place under its id. So the id is not remembered as
-            that of an erased message.
+        replaced: the memory is a message, and another message gets its id. So the id is not noted in ``erased_ids``.
 
     Raises:
         NotFound: the namespace has no such memory.

@@ -156,8 +156,8 @@ class ClaimIndex:
     def full(self, namespaces: Iterable[str], kinds: Iterable[JobKind]) -> set[str]:
         """Those of the namespaces that have as many claims as a namespace may have (``limits.NAMESPACE_JOBS``).
 
-        Claims that wait for a time, or for the end of other jobs, do not count: they could wait for a job that then
-        gets no room.
+        Claims that wait for a time, or for the end of other jobs, do not count. Otherwise 100,000 digests that wait for
+        derivations would leave no room for the derivations.
 
         Args:
             namespaces: the namespaces.

@@ -86,7 +86,7 @@ class JobKind:
     while_running: WhileRunning = "rerun"  # the meaning of a request that arrives during a run
     immutable: bool = False  # a finished job answers later requests too, while its done marker lasts
     gathers: str = ""  # a wait reason. When set, runs take siblings along (`Run.take`), also those that wait for it
-    awaits: str = ""  # a wait reason: the end of other jobs, from which waiting jobs take no room (`limits.py`)
+    awaits: str = ""  # a wait reason. Jobs that wait for it do not count towards `NAMESPACE_JOBS`
     live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
     outbox: Outbox | None = None
     durable: bool = False  # callers can ask for its jobs inside a transaction, by a row in storage

@@ -280,7 +280,8 @@ def _store_each(
         together = [entry for _, entry in entries]
         waiting = _store_entries(deployment, segments[0], together, report, patience, buffer=buffer, briefly=briefly)
     except (NamespaceMoving, NamespaceMoved, ConfigurationError) as error:
-        # `services/cells/buffers.py` stores them in the other cell. A wrong configuration is that of the directory.
+        # `services/cells/buffers.py` stores them in the other cell. A ConfigurationError says here that the directory
+        # of cells refuses this process.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
         report.elsewhere += len(entries)
         return None
@@ -473,7 +474,7 @@ def _store_entries(
             if of_hook and deployment.settings.hook_observe and (before is None or before.observe is None)
             else None
         )
-        # Their lines still stand in the transcript, which is read again when the agent has rewritten it.
+        # Erased messages still stand in the transcript, and it is read again when the agent has rewritten it.
         gone = erased_ids.erased(tx, writer.namespace.id, (message.id for message in turn.messages))
         told = buffer_entries.told([one for one in turn.messages if one.id not in gone], observe=observe)
         of_turn = [clean for clean, one in zip(of_turn, turn.messages, strict=True) if one.id not in gone]
@@ -508,8 +509,9 @@ def _store_call(writer: SessionWriter, call: Call, clean: Sequence[Message] | No
 
 
 def _transcripts(buffer: SessionBuffer) -> str:
-    """The folder with the positions of transcripts, beside the buffer: a cell that stores it may have another home.
+    """The folder that notes up to where each transcript was read. It is beside the buffer.
 
-    Without the position, a transcript would be read from its beginning, and would bring back what is erased.
+    It is not in the home of the cell that stores the buffer: after a move of the namespace, another cell stores the
+    buffer. A cell without these notes would read each transcript from its beginning.
     """
     return os.path.join(os.path.dirname(buffer.folder), "transcripts")

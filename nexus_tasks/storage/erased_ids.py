@@ -1,11 +1,13 @@
-"""Remember which messages were erased, so that a second reading of a transcript does not bring them back.
+"""Remember which messages were erased, so that a second reading of a transcript does not store them again.
 
 A coding agent keeps its transcript, and the hook may read all of it again: the agent has rewritten the file, or a
-person had imported it before. Only hashes of a message's id are kept, and nothing of its text.
+person had imported it before. Only hashes of a message's id are kept, and nothing of its text. Each erased message
+has two:
 
-The lines of a transcript have ids that no other line has, and a continued session copies them into another transcript.
-So one hash is that of the id alone. Another program may count the messages of each session anew, so that another
-session's new message has the id of an erased one. So a second hash is that of the session's key and the id.
+- The hash of the id alone, for transcripts. Each line of a transcript has an id of its own, and keeps it when a
+  continued session copies the line into another transcript.
+- The hash of the session's key and the id, for other programs. Such a program may number the messages of each session
+  1, 2, 3. Then a new message of one session has the id of an erased message of another.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among_texts
 from nexus_tasks.storage.models import ErasedId
 
-# A message without an id has a hash of its text in place of the id. It is left out: a hash of a text tells the text to
-# whoever guesses it.
+# A message without an id has a hash of its text in place of the id (`hash:…`). It is left out: by such a hash, a person
+# who guesses the erased text would know that the guess is right.
 _NOTE = text(
     """
     WITH hashes AS (
@@ -48,7 +50,11 @@ def note(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> Non
 def erased(
     tx: Transaction, namespace_id: int, ids: Iterable[str | None], *, session_key: str | None = None
 ) -> set[str]:
-    """Those of the ids that an erased message of the session had, or without a session one of the namespace."""
+    """Those of the ids that erased messages had.
+
+    Args:
+        session_key: only messages of this session count. Default: those of the whole namespace.
+    """
     hashes = {_hash(one, session_key): one for one in ids if one is not None}
     if not hashes:
         return set()

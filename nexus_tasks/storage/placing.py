@@ -1,7 +1,8 @@
 """Making a namespace in one cell only.
 
-A process of one cell, such as a worker, makes namespaces too: for the messages of a coding agent, or of a buffer. The
-table of namespaces may have such a namespace in another cell. A second one would get messages that no client finds.
+A process of one cell, such as a worker, makes namespaces too, for example for the messages of a coding agent. The table
+of namespaces may say that the namespace lives in another cell. Clients look only there, and would never find the
+messages of a second namespace.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def place_new(directory: Database, namespace: str, cell: str, *, directory_name:
         directory: the database with the table of namespaces.
         namespace: the namespace, which the cell does not have yet.
         cell: the cell.
-        directory_name: the cell whose database it is.
-        own: the identity of the cell's database, if it has not been compared with the registered one.
+        directory_name: the name of the cell that ``directory`` belongs to.
+        own: the identity of the cell's database, to be compared with the registered one. ``None``: they were compared.
 
     Raises:
         NamespaceMoved: the namespace lives in another cell.
@@ -31,7 +32,7 @@ def place_new(directory: Database, namespace: str, cell: str, *, directory_name:
             registered = cells.registered(tx)
             if own not in (None, registered.get(cell, own)):
                 raise ConfigurationError(
-                    f"The database of the cell {cell} is not the one that was registered, so it gets no {namespace}.",
+                    f"The database of the cell {cell} is not the one that was registered. It gets no namespace.",
                     remedy="Correct the cell's database_url in the file of cells.",
                 )
             if placed := cells.find(tx, namespace):

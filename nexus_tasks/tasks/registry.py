@@ -187,8 +187,9 @@ def job(
         immutable: whether a finished job answers later requests too, while its done marker lasts (15 minutes).
         gathers: a wait reason, for a kind whose runs take siblings along (:meth:`Run.take`). A run may take the
             siblings that wait for this reason.
-        awaits: a wait reason, for a kind whose jobs wait until other jobs have ended. The waiting jobs do not count
-            towards ``limits.NAMESPACE_JOBS``: the other jobs need the room.
+        awaits: a wait reason, for a kind whose jobs wait for the end of other jobs, as a digest waits for derivations.
+            Jobs that wait for this reason do not count towards ``limits.NAMESPACE_JOBS``, so that they leave room for
+            the jobs that they wait for.
         live_ends_wait: a wait reason. A request of urgency ``live`` makes a job due at once that waits for this reason.
         outbox: the rows in Postgres that want jobs of the kind, so that the jobs survive a flush of Redis.
         durable: whether callers can ask for jobs of the kind inside a transaction (:meth:`Job.want`), by rows in

@@ -384,7 +384,7 @@ def test_a_thread_brings_back_no_erased_message(nexus: Nexus, whole: bool) -> No
 
 
 def test_a_thread_may_use_the_ids_of_erased_messages_of_another(nexus: Nexus) -> None:
-    """A program may count the messages of each thread anew."""
+    """A program may number the messages of each thread 1, 2, 3."""
     node = remember_node(nexus, "acme")
     said = [HumanMessage("I like rye bread.", id="1"), HumanMessage("I like figs.", id="2")]
     for thread in ("ann", "zoë", "bob"):

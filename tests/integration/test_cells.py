@@ -269,7 +269,7 @@ def test_a_restored_cell_does_not_make_a_token_of_a_moved_namespace_valid_again(
         both.nexus.rotate_token("old", made.id, grace=0)
     both.one.sql("UPDATE namespaces SET residence = 'here', other_cell = NULL, move_id = NULL WHERE name = 'old'")
     with closing(Cells(str(both.file))) as cells:
-        cells.prepare()  # the backup is older than the directory, so the table stays as it is
+        cells.prepare()  # both cells have `old` now, so the table stays as it is
         checker = CellTokenChecker(cells)
         for _ in range(2):
             found = checker.check(made.token)

@@ -113,7 +113,7 @@ def test_a_transcript_that_is_read_again_brings_back_no_erased_message(
         "everything": {"everything": True},
     }
     nexus.forget(NS, **erased[how])
-    made.lines = ['{"type": "summary", "summary": "A day at work."}', *made.lines]  # written anew, from the beginning
+    made.lines = ['{"type": "summary", "summary": "A day at work."}', *made.lines]  # the agent has rewritten the file
     made.prompt("And now the checkout.")
     made.write(path)
     call(capsys, "Stop", path)

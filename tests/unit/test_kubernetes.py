@@ -85,7 +85,7 @@ def test_probes_ask_ports_that_are_served_and_a_restart_waits_for_no_server(name
 
 
 def test_a_service_has_pods_while_redis_or_postgres_is_away() -> None:
-    """The API and MCP then still take messages. A pod whose readiness asks a server gets no request then."""
+    """While a server is away, the API and MCP take messages. A pod whose readiness asks the server gets no request."""
     served = [service["metadata"]["name"] for service in of_kind("Service")]
     assert served
     for name in served:

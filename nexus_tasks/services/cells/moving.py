@@ -129,7 +129,7 @@ def move(
 def _home(cells: Cells, namespace: str) -> str:
     """The cell that has a namespace. If the table names a cell that the namespace has left, the table is corrected.
 
-    Otherwise a move would open the copy in that cell, which is empty.
+    Without the correction, a move would open what that cell has left of the namespace, which is empty.
 
     Raises:
         ConfigurationError: no cell of the file, or more than one, has the namespace.
@@ -167,7 +167,7 @@ def _has(deployment: Deployment, namespace: str) -> bool:
 def _is_made_again(deployment: Deployment, namespace: str) -> bool:
     """Whether a cell in which a namespace does not live has another one of the same name.
 
-    A release that did not ask the directory first has made it, or a process without the file of cells.
+    A process without the file of cells has made it, or an earlier release, which did not ask the directory first.
     """
     with deployment.database.transaction() as tx:
         found = text("SELECT true FROM namespaces WHERE name = :n AND residence = 'here' AND move_id IS NULL")
@@ -465,12 +465,12 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
         gone = None
         if row is not None and row.move_id is None and row.cell == cell and (other := cells.twin(namespace, cell)):
-            with cells.directory.database.transaction() as tx:  # the caller says that this cell has the older one
+            with cells.directory.database.transaction() as tx:  # the operator has said that `cell` has the older copy
                 directory.correct(tx, namespace, was=cell, cell=other)
-            used = (other,)
             gone = _erase_copy(cells.deployments[cell], namespace, other, second=True)
         elif cell not in used:
-            # No client reads or writes a second namespace in this cell. But the table may be older than the last move.
+            # No client uses a second namespace in this cell. But if the cell of the table has none, the table is older
+            # than the last move, and this one is no second namespace.
             second = row is not None and cells.residence(row.cell, namespace) in USABLE
             gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=second)
     if gone is None:
@@ -484,7 +484,7 @@ def _erase_copy(
     """Delete a namespace's rows in a cell where it does not live. ``None``: the cell has none, or it lives there.
 
     Args:
-        second: delete a second namespace of the same name too, which the cell has made.
+        second: delete also a second namespace of this name, which the cell uses.
     """
     with deployment.database.transaction() as tx:
         tx.execute(NO_TIMEOUTS_HERE)

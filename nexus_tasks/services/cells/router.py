@@ -35,18 +35,16 @@ _OLD_TABLE = (
     "The table of namespaces is older than the move. If its database was restored, run `nexus cells prepare`, which"
     " corrects the table."
 )
+_TRIES = 3  # a namespace that moves twice during one call is not worth more
 
 
 def restored_remedy(namespace: str) -> str:
-    """What to do when two cells have a namespace because the database of one was restored."""
+    """What an operator does when two cells have a namespace, because one cell's database was restored."""
     return (
-        "The database of one was restored. Compare them with"
+        "The database of one of the two was restored. Compare them with"
         f" `NEXUS_CELL=... nexus sessions list --namespace {namespace}`. `nexus cells erase {namespace} CELL`"
         " deletes the older one, and the table then names the other cell."
     )
-
-
-_TRIES = 3  # a namespace that moves twice during one call is not worth more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +75,9 @@ class Cells:
             name: Deployment(cell_settings(file, name)) for name in file.cells
         }
         self.directory_name, self.new = file.directory, file.new
-        # A cell asks it while it holds a connection of its own pool. If the cell is the directory, all others may hold
-        # one of that pool, and wait for a second one.
-        self._asked_by_cells = Deployment(cell_settings(file, file.directory))
+        # The directory with a pool of its own. A transaction that makes a namespace holds a connection of its cell's
+        # pool while it asks the directory. If both had one pool, a second connection of the pool might never come.
+        self._directory_apart = Deployment(cell_settings(file, file.directory))
         for name, deployment in self.deployments.items():
             deployment.placing = partial(self._place_new, name)
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
@@ -93,7 +91,7 @@ class Cells:
 
     def close(self) -> None:
         """Close the connections of every cell."""
-        for deployment in (*self.deployments.values(), self._asked_by_cells):
+        for deployment in (*self.deployments.values(), self._directory_apart):
             deployment.close()
 
     # --- one namespace ------------------------------------------------------------------------------------------------
@@ -134,7 +132,7 @@ class Cells:
 
     def _place_new(self, cell: str, namespace: str) -> None:
         """Note that a cell makes a namespace, for example for a message that was buffered for the wrong cell."""
-        place_new(self._asked_by_cells.database, namespace, cell, directory_name=self.directory_name)
+        place_new(self._directory_apart.database, namespace, cell, directory_name=self.directory_name)
 
     def knows(self, namespace: str) -> bool:
         """Whether this process remembers the cell of a namespace."""
@@ -236,10 +234,13 @@ class Cells:
             return cells.residence(tx, namespace)
 
     def twin(self, namespace: str, cell: str, among: Collection[str] | None = None) -> str | None:
-        """Another cell in which the same namespace lives, although a move has left it in one of the two only.
+        """Another cell that has a copy of the namespace of ``cell``; ``None``: no cell has one.
 
-        One of their databases was restored, and has the namespace as it was before the move. Which one is not
-        known here. ``among`` are the cells that are asked; default: all.
+        Both copies are in use: a move has left one, and then the database of the old cell was restored to before the
+        move. Which of the two cells was restored is not known here.
+
+        Args:
+            among: the cells that are asked. Default: all.
         """
         with self.deployments[cell].database.transaction() as tx:
             made_at = cells.made_at(tx, namespace)
