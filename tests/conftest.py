@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from nexus_tasks import embedded
 from nexus_tasks.embedded import ServerAddresses
-from tests import rabbitmq
+from tests import pools, rabbitmq
 from tests.databases import make_template
 from tests.sandbox import Sandbox, sandbox
 
@@ -104,6 +104,20 @@ def nothing_in_the_default_home(pytestconfig: pytest.Config) -> Iterator[None]:
         embedded.stop(used)
         shutil.rmtree(used)
     assert not found, f"this test, or what one before it left behind, used the default home: {', '.join(found)}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def watched_pools() -> Iterator[pools.Nesting]:
+    with pools.watched() as nesting:
+        yield nesting
+
+
+@pytest.fixture(autouse=True)
+def no_second_connection(watched_pools: pools.Nesting) -> Iterator[None]:
+    """No thread of a test's process takes a second connection of a pool while it holds one."""
+    yield
+    found, watched_pools.found = watched_pools.found, []
+    assert not found, "\n\n".join(found)
 
 
 @pytest.fixture(scope="session")
