@@ -108,13 +108,13 @@ def nothing_in_the_default_home(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def watched_pools() -> Iterator[pools.Nesting]:
-    with pools.watched() as nesting:
+    with pools.Nesting().watching() as nesting:
         yield nesting
 
 
 @pytest.fixture(autouse=True)
 def no_second_connection(watched_pools: pools.Nesting) -> Iterator[None]:
-    """No thread of a test's process takes a second connection of a pool while it holds one."""
+    """No code of a test's process opens a second transaction of a database while it has one open."""
     yield
     found, watched_pools.found = watched_pools.found, []
     assert not found, "\n\n".join(found)

@@ -1,6 +1,7 @@
-"""Finding code that takes a second connection of a pool while it holds one.
+"""Finding code that opens a second transaction of a database while it has one open.
 
-When as many threads as the pool has connections do so at once, each waits for the others until the pool's time limit.
+Each transaction has a connection of the pool. When as many threads as the pool has connections do so at once, each of
+them waits for the others until the pool's time limit.
 """
 
 from __future__ import annotations
@@ -8,72 +9,61 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest.mock import patch
 
-from sqlalchemy import event
-from sqlalchemy.pool import Pool
+from nexus_tasks.storage import engine
 
-_HELD_BY = "nexus-tests-held-by"  # in a connection's record: the thread that has taken it
+_PASSED_ON = (engine.__file__, __file__, "contextlib.py")  # files that open a transaction for their caller
 
 
 class Nesting:
-    """The connections that each thread holds, and where a thread took a second one of the same pool.
+    """Where a thread opened a second transaction of a :class:`Database` while one of the product's was open.
 
-    A connection that a test takes itself does not count: a test may hold a lock while it calls the product.
+    A test's own transaction does not count: a test may hold a lock while it calls the product.
     """
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self._held: dict[tuple[int, int], list[str]] = {}  # thread and pool → where its connections were taken
-        self._lock = threading.Lock()
+        self._open = threading.local()
 
-    def taken(self, _connection: object, record: Any, _proxy: object) -> None:
-        """A thread takes a connection out of a pool."""
-        where = _taker(sys._getframe())
-        if where is None:
-            return
-        key = (threading.get_ident(), id(record._ConnectionRecord__pool))
-        with self._lock:
-            held = self._held.setdefault(key, [])
-            if held:
-                self.found.append(f"{where}\n--- while it held the connection that was taken here:\n{held[-1]}")
-            held.append(where)
-        record.info[_HELD_BY] = (key, where)
+    def _watched(
+        self, opening: Callable[..., AbstractContextManager[Any]], *, stays: bool = True
+    ) -> Callable[..., AbstractContextManager[Any]]:
+        @contextmanager
+        def watching(database: engine.Database, *args: Any, **options: Any) -> Iterator[Any]:
+            held: list[tuple[int, str | None]] = vars(self._open).setdefault("held", [])
+            where = _opener()
+            for other, held_at in held:
+                if where and held_at and other == id(database):
+                    self.found.append(f"{where}\n--- while this one was open:\n{held_at}")
+            held.append((id(database), where if stays else None))
+            try:
+                with opening(database, *args, **options) as given:
+                    yield given
+            finally:
+                held.remove((id(database), where if stays else None))
 
-    def given_back(self, _connection: object, record: Any) -> None:
-        """A connection comes back to its pool, perhaps by another thread."""
-        taken = record.info.pop(_HELD_BY, None)
-        if taken is not None:
-            key, where = taken
-            with self._lock:
-                self._held[key].remove(where)
-                if not self._held[key]:
-                    del self._held[key]
+        return watching
+
+    @contextmanager
+    def watching(self) -> Iterator[Nesting]:
+        """Watch every database of this process."""
+        # A dedicated connection counts where it is taken out of the pool. It leaves the pool at once.
+        watched = {
+            "_transaction": self._watched(engine.Database._transaction),
+            "reading": self._watched(engine.Database.reading),
+            "dedicated_connection": self._watched(engine.Database.dedicated_connection, stays=False),
+        }
+        with patch.multiple(engine.Database, **watched):
+            yield self
 
 
-def _taker(frame: FrameType | None) -> str | None:
-    """The product's frames that take a connection, innermost last. ``None``: a test takes it."""
-    frames = traceback.extract_stack(frame)
-    outside = [one for one in frames if "/nexus_tasks/" in one.filename or "/tests/" in one.filename]
-    outside = [one for one in outside if not one.filename.endswith(("/storage/engine.py", "/tests/pools.py"))]
-    if not outside or "/tests/" in outside[-1].filename:
+def _opener() -> str | None:
+    """The frames of the product that open a transaction, innermost last. ``None``: a test opens it."""
+    frames = [one for one in traceback.extract_stack(sys._getframe()) if not one.filename.endswith(_PASSED_ON)]
+    if "/tests/" in frames[-1].filename:
         return None
-    return "".join(traceback.format_list(outside[-12:]))
-
-
-@contextmanager
-def watched() -> Iterator[Nesting]:
-    """Watch all pools of this process."""
-    nesting = Nesting()
-    event.listen(Pool, "checkout", nesting.taken)
-    event.listen(Pool, "checkin", nesting.given_back)
-    event.listen(Pool, "detach", nesting.given_back)
-    try:
-        yield nesting
-    finally:
-        event.remove(Pool, "checkout", nesting.taken)
-        event.remove(Pool, "checkin", nesting.given_back)
-        event.remove(Pool, "detach", nesting.given_back)
+    return "".join(traceback.format_list([one for one in frames if "site-packages" not in one.filename][-12:]))

@@ -52,8 +52,13 @@ def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[A
             ledger.release_hold(tx, hold)
 
 
-def hold_for_batch(tx: Transaction, resources: Resources, job: JobContext, request: ModelRequest[Any]) -> int | None:
+def hold_for_batch(
+    tx: Transaction, resources: Resources, job: JobContext, request: ModelRequest[Any], *, budget: float | None
+) -> int | None:
     """Hold the highest cost of ``request`` at the price of a message batch, for 26 hours.
+
+    Args:
+        budget: ``job.budget()``, which was read before the transaction: it may take a connection of the same pool.
 
     Returns:
         The hold's id; ``None`` when the namespace has no budget or the request costs nothing.
@@ -63,7 +68,6 @@ def hold_for_batch(tx: Transaction, resources: Resources, job: JobContext, reque
         OverBudget: the day's budget does not allow the request.
         PriceUnknown: the namespace has a budget, and the model has no price.
     """
-    budget = job.budget()
     cost = highest_cost(resources, request) * ledger.BATCH_PRICE
     if budget is None or (cost == 0 and _has_price(resources, request)):
         return None

@@ -69,6 +69,7 @@ def find_answer(
         OverBudget: the namespace's budget for the day does not allow the request.
         Erased: the request shows a memory that has been erased.
     """
+    day_budget = job.budget() if job.urgency == "dream" else None
     with resources.database.transaction() as tx:
         row = batches.lock_request(tx, job.namespace_id, request_hash)
         if row is None:
@@ -80,7 +81,7 @@ def find_answer(
                 tx,
                 job.namespace_id,
                 _queued_row(resources, job, provider, request, request_hash)
-                | {"hold_id": budget.hold_for_batch(tx, resources, job, request)},
+                | {"hold_id": budget.hold_for_batch(tx, resources, job, request, budget=day_budget)},
             )
         elif row.state == "answered":
             return _take_answer(tx, job, provider, request, row)
