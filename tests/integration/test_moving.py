@@ -437,6 +437,33 @@ def test_a_move_that_is_given_up_leaves_no_copy_that_an_erasure_would_miss(both:
         Nexus(both.cells.deployments["two"]).remember(ACME, "For the wrong cell.")
 
 
+@pytest.mark.parametrize(
+    ("step", "target"), [*((step, "one") for step in STEPS[:4]), *((step, "two") for step in STEPS[:8])]
+)
+def test_a_move_whose_lock_was_lost_stops_when_another_process_has_ended_it(
+    both: TwoCells, step: Step, target: str
+) -> None:
+    """The directory's Postgres restarts, and the mover does not notice."""
+    before = everything(both.one)
+
+    def lose_the_lock(done: Step) -> None:
+        if done == step:
+            both.one.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d ON d.oid = database"
+                " WHERE locktype = 'advisory' AND datname = current_database()"
+            )
+            eventually(lambda: _try(lambda: move(both.cells, ACME, target)), within=30)
+
+    with pytest.raises(NexusError):
+        move(both.cells, ACME, "two", note=lose_the_lock)
+    assert both.cells.moves() == []
+    there = both.of("two" if target == "one" else "one")
+    assert (everything(both.of(target)), everything(there)) == (before, {})
+    assert residence(both.of(target), ACME) == "here"
+    assert residence(there, ACME) in (None, "left")
+    assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
+
+
 @pytest.mark.parametrize("away", ["_reside", "_erase_copy"])
 def test_a_giving_up_that_was_cut_off_is_done_by_the_same_command(
     both: TwoCells, monkeypatch: pytest.MonkeyPatch, away: str

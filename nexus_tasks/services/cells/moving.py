@@ -242,11 +242,13 @@ def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], objec
     rows: dict[str, int] = {}
     paused_at = time.monotonic()
     if not one.switched:
+        _check_unfinished(cells, one)
         _drain(old, one)
         note("drain")
         paused_at = time.monotonic()
         _close(old, one)
         note("close")
+        _check_unfinished(cells, one)
         rows = _copy(old, new, one)
         _raise_ids(cells, one)
         note("copy")
@@ -262,9 +264,11 @@ def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], objec
     _let_jobs_run(new, one.namespace)
     paused = time.monotonic() - paused_at
     note("open")
+    _check_unfinished(cells, one)
     _carry(old, new, one.namespace)
     note("carry")
     if not keep:
+        _check_unfinished(cells, one)
         _erase_copy(old, one.namespace, one.new)
         note("erase")
     with cells.directory.database.transaction() as tx:
@@ -275,30 +279,57 @@ def _go_on(cells: Cells, one: _Move, *, keep: bool, note: Callable[[Step], objec
     )
 
 
+def _check_unfinished(cells: Cells, one: _Move) -> None:
+    """Check that no other process has finished this move, or given it up.
+
+    The lock of :func:`_alone` ends with its connection, for example when the directory's Postgres restarts.
+
+    Raises:
+        Transient: another process has.
+    """
+    with cells.directory.database.transaction() as tx:
+        row = directory.find(tx, one.namespace)
+    if row is None or row.move_id != one.id:
+        raise _taken_over(one)
+
+
+def _taken_over(one: _Move) -> Transient:
+    return Transient(
+        f"Another process has gone on with the move of {one.namespace}, or has given it up.",
+        remedy="Run `nexus cells list`, which shows the moves that are not finished.",
+    )
+
+
 # --- the steps --------------------------------------------------------------------------------------------------------
 def _reside(deployment: Deployment, namespace: str, residence: str, other: str | None, move_id: str) -> bool:
-    """Change where a namespace lives. Returns whether it is another place than before."""
+    """Change where a namespace lives. Returns whether it is another place than before.
+
+    Only the move that drained a namespace closes it, and only the move that closed it opens it. None drains or closes a
+    namespace that has left.
+    """
     with deployment.database.transaction() as tx:
         changed = tx.execute(
             text(
                 "UPDATE namespaces SET residence = :residence, other_cell = :other,"
                 " move_id = CASE WHEN :residence = 'here' THEN NULL ELSE :move END"
                 " WHERE name = :n AND (residence <> :residence OR move_id IS DISTINCT FROM :move)"
-                " AND (:residence <> 'here' OR move_id = :move) RETURNING id"
+                " AND (:residence NOT IN ('here', 'leaving') OR move_id = :move)"
+                " AND (:residence NOT IN ('draining', 'leaving') OR residence <> 'left') RETURNING id"
             ),
             {"n": namespace, "residence": residence, "other": other, "move": move_id},
         )
         return changed.first() is not None
 
 
+def _is_closed(old: Deployment, one: _Move) -> bool:
+    with old.database.transaction() as tx:
+        found = text("SELECT residence = 'leaving' AND move_id = :m FROM namespaces WHERE name = :n")
+        return bool(tx.scalar(found, {"n": one.namespace, "m": one.id}))
+
+
 def _drain(old: Deployment, one: _Move) -> None:
     """Let no job of the namespace begin, and wait until none runs."""
-    with old.database.transaction() as tx:
-        closed = tx.scalar(
-            text("SELECT residence = 'leaving' AND move_id = :m FROM namespaces WHERE name = :n"),
-            {"n": one.namespace, "m": one.id},
-        )
-    if closed:  # this move was cut off after the drain
+    if _is_closed(old, one):  # this move was cut off after the drain
         return
     _reside(old, one.namespace, "draining", one.new, one.id)
     _let_jobs_run(old, one.namespace)  # that is: at most 0 of them
@@ -328,7 +359,8 @@ def _close(old: Deployment, one: _Move) -> None:
 
     A transaction that has read the table ``namespaces`` keeps a lock on it until its end.
     """
-    _reside(old, one.namespace, "leaving", one.new, one.id)
+    if not _reside(old, one.namespace, "leaving", one.new, one.id) and not _is_closed(old, one):
+        raise _taken_over(one)
     deadline = time.monotonic() + DRAIN_WITHIN
     before: set[str] | None = None
     while True:
