@@ -16,9 +16,10 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Nexus
-from nexus_tasks.deployment import Deployment
+from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import InvalidInput, NamespaceMoved, NotFound
 from nexus_tasks.services import transfer
+from nexus_tasks.services.erasure import erased_ids
 from nexus_tasks.storage import audit, statistics
 from nexus_tasks.storage.engine import _SETTINGS
 from nexus_tasks.storage.models import Base
@@ -128,6 +129,18 @@ def test_what_refers_to_memories_names_those_of_the_copy(here: Sandbox, exported
     assert here.sql(marks, n="copy") == here.sql(marks, n=NAMESPACE) != []
 
 
+def test_a_copy_knows_the_ids_of_erased_messages(here: Sandbox, tmp_path: Path) -> None:  # noqa: ARG001
+    client, path = Nexus(), tmp_path / "export.jsonl"
+    client.ingest(NAMESPACE, "chat", [{"id": one, "content": f"Message {one}."} for one in ("m1", "m2")])
+    client.forget(NAMESPACE, memory_id=client.session(NAMESPACE, "chat").said[0].id)
+    client.export(NAMESPACE, path)
+    client.ingest("copy", "chat", [{"id": "m1", "content": "Another message."}])
+    client.forget("copy", everything=True)  # so the copy knows this id before the import
+    assert client.import_("copy", path).rows["erased_ids"] == 2
+    assert erased_ids(default_deployment(), "copy", "chat", ["m1", "m2"]) == {"m1"}
+    assert len(client.session("copy", "chat").said) == 1
+
+
 def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
     from nexus_tasks.idempotency.worker.reconciler import Reconciler
 
@@ -167,6 +180,11 @@ WRONG: dict[str, Change] = {
     "no object": lambda docs: [docs[0], [1], *docs[1:]],  # type: ignore[list-item]
     "no id": lambda docs: [docs[0], {k: v for k, v in docs[1].items() if k != "id"}, *docs[2:]],
     "a wrong type": lambda docs: [docs[0], {**docs[1], "created_at": "soon"}, *docs[2:]],
+    "an erased id that is no hash": lambda docs: [
+        *docs[:-1],
+        {"table": "erased_ids", "id_hash": "m1"},
+        {"end": docs[-1]["end"] + 1},
+    ],
 }
 
 

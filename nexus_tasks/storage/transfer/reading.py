@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +21,7 @@ from nexus_tasks.storage import embeddings, namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
-from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.models import Base, ErasedId
 from nexus_tasks.storage.models.base import written_columns
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
@@ -76,6 +77,8 @@ _WANT_DEAD = (
 )
 # Of two imports at a time into one namespace, the second waits, and then finds the sessions of the first.
 _LOCK = text("SELECT id FROM namespaces WHERE id = :n FOR NO KEY UPDATE")
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 Line = tuple[int, Any, int]  # the line's number, its document, and its length in characters
 Ids = dict[str, dict[int, int]]  # table → exported id → new id
@@ -199,7 +202,9 @@ class _Reading:
                 _scrub_row(line, row)
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
-        made = insert_rows(self.tx, model, rows, returning="id" if own else "")
+        # The namespace may know an erased id already: its own messages were erased before this import.
+        conflict = "DO NOTHING" if model is ErasedId else ""
+        made = insert_rows(self.tx, model, rows, returning="id" if own else "", on_conflict=conflict)
         if own:
             self.ids[table.name].update((row["id"], here) for (_, row), (here,) in zip(page, made, strict=True))
         self._note(table.name, page, made)
@@ -394,6 +399,9 @@ def _check_value(name: str, value: Any, table: Table) -> None:
     elif name == "standing":
         if value not in range(1, len(STANDINGS) + 1):
             raise InvalidInput(f"{name} must be 1 to {len(STANDINGS)}.")
+    elif name == "id_hash":
+        if not (isinstance(value, str) and _SHA256.fullmatch(value)):
+            raise InvalidInput(f"{name} must be a SHA-256 in 64 hexadecimal digits.")
     elif name == "role" and table.name == "memories":
         if value not in ROLES:
             raise InvalidInput(f"{name} must be one of {', '.join(ROLES)}.")

@@ -6,6 +6,7 @@ from nexus_tasks.storage.models import (
     Base,
     Derivation,
     DigestRequest,
+    ErasedId,
     Evidence,
     Extraction,
     Memory,
@@ -31,6 +32,7 @@ TABLES: tuple[type[Base], ...] = (
     Memory,
     Derivation,
     DigestRequest,
+    ErasedId,
     Evidence,
     SessionDigest,
     ReflectionChange,
@@ -41,6 +43,7 @@ TABLES: tuple[type[Base], ...] = (
     Extraction,
     Topic,
     TopicSource,
+    ErasedId,
 )
 
 # The tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters,
@@ -61,7 +64,7 @@ LEFT_BEHIND = frozenset(
             "open_questions",
         ),
         *("batch_requests", "message_batches"),
-        *("tokens", "audit_log", "webhooks", "webhook_deliveries", "erased_ids"),
+        *("tokens", "audit_log", "webhooks", "webhook_deliveries"),
         *("cells", "placements"),
     }
 )
