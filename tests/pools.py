@@ -9,61 +9,79 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from traceback import FrameSummary
 from typing import Any
 from unittest.mock import patch
 
 from nexus_tasks.storage import engine
 
-_PASSED_ON = (engine.__file__, __file__, "contextlib.py")  # files that open a transaction for their caller
+_PASSED_ON = (engine.__file__, __file__, "contextlib.py")  # they open a transaction for their caller
+_Opening = Callable[..., AbstractContextManager[Any]]
 
 
 class Nesting:
     """Where a thread opened a second transaction of a :class:`Database` while one of the product's was open.
 
-    A test's own transaction does not count: a test may hold a lock while it calls the product.
+    A transaction that a test opens, or that is opened in a function by which a test replaces one of the product, does
+    not count: a test may hold a lock while it calls the product.
     """
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self._open = threading.local()
 
-    def _watched(
-        self, opening: Callable[..., AbstractContextManager[Any]], *, stays: bool = True
-    ) -> Callable[..., AbstractContextManager[Any]]:
-        @contextmanager
-        def watching(database: engine.Database, *args: Any, **options: Any) -> Iterator[Any]:
-            held: list[tuple[int, str | None]] = vars(self._open).setdefault("held", [])
-            where = _opener()
-            for other, held_at in held:
-                if where and held_at and other == id(database):
-                    self.found.append(f"{where}\n--- while this one was open:\n{held_at}")
-            held.append((id(database), where if stays else None))
-            try:
-                with opening(database, *args, **options) as given:
-                    yield given
-            finally:
-                held.remove((id(database), where if stays else None))
-
-        return watching
-
     @contextmanager
     def watching(self) -> Iterator[Nesting]:
         """Watch every database of this process."""
-        # A dedicated connection counts where it is taken out of the pool. It leaves the pool at once.
-        watched = {
-            "_transaction": self._watched(engine.Database._transaction),
-            "reading": self._watched(engine.Database.reading),
-            "dedicated_connection": self._watched(engine.Database.dedicated_connection, stays=False),
-        }
-        with patch.multiple(engine.Database, **watched):
+        with ExitStack() as stack:
+            for name in ("transaction", "snapshot", "reading", "dedicated_connection"):
+                watched = self._watched(getattr(engine.Database, name), stays=name != "dedicated_connection")
+                stack.enter_context(patch.object(engine.Database, name, watched))
             yield self
 
+    def _watched(self, opening: _Opening, *, stays: bool) -> _Opening:
+        """``opening``, which notes what is open. Without ``stays``, the connection leaves the pool at once."""
 
-def _opener() -> str | None:
-    """The frames of the product that open a transaction, innermost last. ``None``: a test opens it."""
-    frames = [one for one in traceback.extract_stack(sys._getframe()) if not one.filename.endswith(_PASSED_ON)]
-    if "/tests/" in frames[-1].filename:
-        return None
-    return "".join(traceback.format_list([one for one in frames if "site-packages" not in one.filename][-12:]))
+        @contextmanager
+        def watched(database: engine.Database) -> Iterator[Any]:
+            held: list[tuple[engine.Database, Sequence[FrameSummary]]] = vars(self._open).setdefault("held", [])
+            frames = _opener()
+            for other, before in held:
+                if other is database and not _of_tests(_without_common(frames, before)):
+                    self.found.append(f"{_said(frames)}\n--- while this one was open:\n{_said(before)}")
+            mine = (database, frames)
+            if stays and not _of_tests(frames[-1:]):
+                held.append(mine)
+            try:
+                with opening(database) as given:
+                    yield given
+            finally:
+                held[:] = [one for one in held if one is not mine]
+
+        return watched
+
+
+def _opener() -> Sequence[FrameSummary]:
+    """The frames that open a transaction, innermost last."""
+    frames = traceback.StackSummary.extract(traceback.walk_stack(sys._getframe()), lookup_lines=False)
+    return [one for one in reversed(frames) if not one.filename.endswith(_PASSED_ON)]
+
+
+def _without_common(frames: Sequence[FrameSummary], before: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
+    common = 0
+    for one, other in zip(frames, before, strict=False):
+        if (one.filename, one.name) != (other.filename, other.name):
+            break
+        common += 1
+    return frames[max(common - 1, 0) :]
+
+
+def _of_tests(frames: Sequence[FrameSummary]) -> bool:
+    return any("/tests/" in one.filename for one in frames)
+
+
+def _said(frames: Sequence[FrameSummary]) -> str:
+    own = [one for one in frames if "site-packages" not in one.filename]
+    return "".join(traceback.format_list(own[-12:]))
