@@ -39,7 +39,7 @@ def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[A
         return
     seconds = HOLD_TIMEOUTS * resources.settings.model_timeout
     _refuse_without_price(resources, request)
-    with resources.database.transaction() as tx:
+    with waking_cheaper_jobs(job), resources.database.transaction() as tx:
         hold = _hold(tx, job, budget, cost, seconds, run=job.run)
     try:
         yield
@@ -52,13 +52,28 @@ def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[A
             ledger.release_hold(tx, hold)
 
 
+@contextmanager
+def waking_cheaper_jobs(job: JobContext) -> Iterator[None]:
+    """Wake the jobs that wait behind this one, when it is over the budget: they may cost less.
+
+    The transaction belongs inside the block, because waking jobs asks Redis and Postgres.
+    """
+    try:
+        yield
+    except BudgetHeld:  # a call that ends wakes the next job
+        raise
+    except OverBudget:
+        job.freed()
+        raise
+
+
 def hold_for_batch(
     tx: Transaction, resources: Resources, job: JobContext, request: ModelRequest[Any], *, budget: float | None
 ) -> int | None:
     """Hold the highest cost of ``request`` at the price of a message batch, for 26 hours.
 
     Args:
-        budget: ``job.budget()``, which was read before the transaction: it may take a connection of the same pool.
+        budget: ``job.budget()``, which was read before the transaction: it may need a second connection.
 
     Returns:
         The hold's id; ``None`` when the namespace has no budget or the request costs nothing.
@@ -110,7 +125,6 @@ def _hold(
             day_ends_in=hold.day_ends_in,
             frees_in=hold.frees_in,
         )
-    job.freed()  # A job that waits behind this one may cost less.
     raise OverBudget(
         f"{hold.spent_usd:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
         detail=f"{hold.spent_usd:.4f} of {budget:.4f} USD spent, the next call may cost {cost:.4f}",

@@ -70,7 +70,7 @@ def find_answer(
         Erased: the request shows a memory that has been erased.
     """
     day_budget = job.budget() if job.urgency == "dream" else None
-    with resources.database.transaction() as tx:
+    with budget.waking_cheaper_jobs(job), resources.database.transaction() as tx:
         row = batches.lock_request(tx, job.namespace_id, request_hash)
         if row is None:
             if job.urgency != "dream" or batches.are_refused(tx, job.namespace_id):
