@@ -333,13 +333,16 @@ def test_a_table_that_is_older_than_a_move_lets_no_memory_be_deleted_as_a_copy(b
     assert everything(both.two) == before
 
 
+@pytest.mark.parametrize("stood", ["here", "draining", "leaving"])
 @pytest.mark.parametrize("older", ["one", "two"])
 def test_of_two_cells_that_have_a_namespace_after_a_restore_the_older_is_erased(
-    both: TwoCells, older: str, caplog: pytest.LogCaptureFixture
+    both: TwoCells, older: str, stood: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The backup of the directory's own cell has the namespace there. Before, the live one was called a second one."""
     move(both.cells, ACME, "two", keep=True)
-    both.one.sql("UPDATE namespaces SET residence = 'here', other_cell = NULL, move_id = NULL WHERE name = :n", n=ACME)
+    both.one.sql("UPDATE namespaces SET residence = :stood, other_cell = NULL WHERE name = :n", n=ACME, stood=stood)
+    if stood == "here":
+        both.one.sql("UPDATE namespaces SET move_id = NULL WHERE name = :n", n=ACME)
     both.one.sql("UPDATE placements SET cell = 'one' WHERE namespace = :n", n=ACME)
     both.cells.prepare()
     assert f"The cells two and one both have {ACME}" in caplog.text
@@ -353,6 +356,21 @@ def test_of_two_cells_that_have_a_namespace_after_a_restore_the_older_is_erased(
     assert (residence(both.of(older), ACME), residence(both.of(newer), ACME)) == ("left", "here")
     both.cells.prepare()
     assert both.cells.name_of(ACME) == newer
+    assert both.nexus.search(ACME, "Eva")
+
+
+def test_the_older_copy_is_erased_although_the_restored_table_has_its_move(both: TwoCells) -> None:
+    """The backup of the directory's own cell was made during the move. Before, both commands were refused."""
+    move(both.cells, ACME, "two", keep=True)
+    before = everything(both.two)
+    both.one.sql("UPDATE namespaces SET residence = 'leaving' WHERE name = :n", n=ACME)
+    both.one.sql("UPDATE placements SET cell = 'one', moving_to = 'two', move_id = 'm' WHERE namespace = :n", n=ACME)
+    with pytest.raises(ConfigurationError, match="both have"):
+        move(both.cells, ACME, "two")
+    assert moving.erase_copy(both.cells, ACME, "one")["memories"] > 0
+    assert (residence(both.one, ACME), residence(both.two, ACME)) == ("left", "here")
+    assert everything(both.two) == before
+    assert both.cells.moves() == []
     assert both.nexus.search(ACME, "Eva")
 
 

@@ -495,16 +495,20 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
         with cells.directory.database.transaction() as tx:
             row = directory.find(tx, namespace)
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
-        gone = None
-        if row is not None and row.move_id is None and row.cell == cell and (other := cells.twin(namespace, cell)):
+        gone, lives_in = None, used[0]
+        # While a move is under way, at most one cell has the namespace in use. If two have, the table's move is over.
+        if row is not None and row.cell == cell and (other := cells.twin(namespace, cell)):
             with cells.directory.database.transaction() as tx:  # the operator has said that `cell` has the older copy
                 directory.correct(tx, namespace, was=cell, cell=other)
-            gone = _erase_copy(cells.deployments[cell], namespace, other, second=True)
+            lives_in = other
+            gone = _erase_copy(cells.deployments[cell], namespace, lives_in, second=True)
         elif cell not in used:
             # No client uses a second namespace in this cell. But if the cell of the table has none, the table is older
             # than the last move, and this one is no second namespace.
             second = row is not None and cells.residence(row.cell, namespace) in USABLE
-            gone = _erase_copy(cells.deployments[cell], namespace, used[0], second=second)
+            gone = _erase_copy(cells.deployments[cell], namespace, lives_in, second=second)
+        if gone is not None and row is not None and (row.move_id is None or lives_in != row.cell):
+            _stay(cells, namespace, lives_in, ())  # a backup that was made during a move has the namespace closed
     if gone is None:
         raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
     return gone
@@ -525,10 +529,10 @@ def _erase_copy(
             text(
                 "UPDATE namespaces SET residence = 'left',"
                 " other_cell = CASE residence WHEN 'left' THEN other_cell ELSE :cell END"
-                " WHERE name = :n AND (residence IN ('left', 'arriving') OR :second AND residence = 'here')"
+                " WHERE name = :n AND (residence IN ('left', 'arriving') OR :second AND residence = ANY(:usable))"
                 " RETURNING id"
             ),
-            {"n": namespace, "cell": lives_in, "second": second},
+            {"n": namespace, "cell": lives_in, "second": second, "usable": list(USABLE)},
         )
         if owner is None:
             return None
