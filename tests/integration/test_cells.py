@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from nexus_tasks import Cells, Message, Nexus, deployment
 from nexus_tasks.deployment import Deployment, use
@@ -42,7 +45,8 @@ from tests.cells import AS_MADE, TwoCells, document, two_cells
 from tests.commandline import nexus as command
 from tests.databases import administer
 from tests.integration.inline import work
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
+from tests.silence import proxy
 
 NOWHERE = "postgresql://nexus:x@127.0.0.1:1/nowhere"
 
@@ -151,6 +155,56 @@ def test_without_the_directory_known_namespaces_go_on_and_messages_of_others_are
     both.nexus.remember("fresh", "Third.")  # the directory is back, and this process stores the buffer
     [said] = both.nexus.session("elsewhere", "notes").said
     assert (said.content, said.author) == ("Kept.", "ann")
+
+
+def through_a_proxy(both: TwoCells, cell: str, port: int, folder: Path) -> Path:
+    """A file of cells in which the Postgres of a cell is behind a proxy."""
+    told = document(both.one, both.two)
+    url = make_url(both.of(cell).database_url).set(host="127.0.0.1", port=port, query={})
+    told["cells"][cell]["database_url"] = url.render_as_string(hide_password=False)  # type: ignore[index]
+    file = folder / "behind.json"
+    file.write_text(json.dumps(told))
+    return file
+
+
+@pytest.mark.parametrize("silent", ["one", "two"])
+def test_only_the_first_checks_of_tokens_wait_for_a_silent_cell(both: TwoCells, tmp_path: Path, silent: str) -> None:
+    """``one`` is the directory. Each check holds one of the few threads of the server."""
+    both.nexus.remember("fresh", "Something.")
+    given = {cell: both.nexus.create_token(name, "t").token for cell, name in (("one", "old"), ("two", "fresh"))}
+    other = given["two" if silent == "one" else "one"]
+    unknown = given[silent][:-6] + "AAAAAA"
+    folder = parse_qs(urlsplit(both.of(silent).database_url).query)["host"][0]
+    with proxy(Path(folder) / ".s.PGSQL.5432") as wire:
+        wire.silent_from(b"user")  # that is: from the first bytes of each connection on
+        with closing(Cells(str(through_a_proxy(both, silent, wire.port, tmp_path)))) as cells:
+            checker = CellTokenChecker(cells)
+            with pytest.raises(StorageUnavailable):
+                checker.check(given[silent])
+            begun = time.monotonic()
+            with ThreadPoolExecutor(1) as pool:
+                trying = pool.submit(checker.check, given[silent])  # after a second, one check tries the cell again
+                for _ in range(100):
+                    assert not checker.check(other).refusal
+                    for token in (given[silent], unknown):
+                        with pytest.raises(StorageUnavailable):
+                            checker.check(token)
+                with pytest.raises(StorageUnavailable):
+                    trying.result()
+            assert time.monotonic() - begun < 15, "with a wait for the silent cell in each check, 1,000 s"
+            wire.silent_from(b"")
+            wire.cut()
+            for token in given.values():
+                assert eventually(lambda token=token: valid(checker, token), within=20)  # type: ignore[misc]
+            assert checker.check(unknown).refusal == "unknown"
+
+
+def valid(checker: CellTokenChecker, token: str) -> bool:
+    """Whether a token is valid, by a cell that answers."""
+    try:
+        return not checker.check(token).refusal
+    except StorageUnavailable:
+        return False
 
 
 @pytest.mark.parametrize("cell", ["one", "two"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import NexusError, StorageUnavailable
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells.gathering import AWAY
 from nexus_tasks.services.cells.router import Cells
@@ -12,6 +17,54 @@ from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.tokens import UNKNOWN, Checked
 
 _REMEMBERED = 10_000  # tokens
+_SLOW = 1.0  # seconds; a call that fails later than this has waited for a silent cell
+_TRY_EVERY = 1.0  # seconds between a failed call of a silent cell and the next one
+
+
+class _Silence:
+    """Which cells are silent. One caller at a time tries a silent cell again, and the others are refused at once.
+
+    Otherwise every thread that checks tokens would wait for a silent cell, and the tokens of all cells with them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent = dict[str, tuple[float, str]]()  # cell → when it may be tried again, and why it is away
+
+    @contextmanager
+    def asking(self, cell: str) -> Iterator[None]:
+        """Ask a cell in the block.
+
+        Raises:
+            StorageUnavailable: the cell is silent, and another caller tries it or has just tried it.
+        """
+        with self._lock:
+            again_at, why = self._silent.get(cell, (0.0, ""))
+            if time.monotonic() < again_at:
+                raise StorageUnavailable(why)
+            if why:
+                self._silent[cell] = float("inf"), why
+        begun = time.monotonic()
+        try:
+            yield
+        except AWAY as error:
+            ended = time.monotonic()
+            with self._lock:
+                if why or ended - begun >= _SLOW:
+                    self._silent[cell] = ended + _TRY_EVERY, error.message
+            raise
+        except BaseException:
+            self._answered(cell)
+            raise
+        self._answered(cell)
+
+    def holds(self, cell: str) -> bool:
+        """Whether a cell is silent."""
+        return cell in self._silent
+
+    def _answered(self, cell: str) -> None:
+        with self._lock:
+            self._silent.pop(cell, None)
 
 
 class CellTokenChecker(TokenChecker):
@@ -27,6 +80,7 @@ class CellTokenChecker(TokenChecker):
         self._cells = {name: TokenChecker(deployment) for name, deployment in cells.deployments.items()}
         self._found = dict[str, str]()  # namespace → the cell in which a token of it was found last
         self._last = dict[int, str]()  # the hash of a token → the cell in which it was found last
+        self._silence = _Silence()
 
     def any_valid(self) -> bool:
         """Whether any namespace of a cell that answers has a token that is not revoked.
@@ -48,7 +102,7 @@ class CellTokenChecker(TokenChecker):
     def check(self, given: str) -> Checked:
         """Check a token in each cell until one knows it, first in the cell that knew it last.
 
-        Otherwise each request would wait for a silent cell, for seconds.
+        A silent cell is not waited for, except by the first requests and then by one at a time.
 
         Raises:
             StorageUnavailable: no cell that answers knows the token, and another cell may know it.
@@ -58,9 +112,9 @@ class CellTokenChecker(TokenChecker):
         last = self._last.get(key)
         for asked in sorted(self._cells, key=lambda one: one != last):
             try:
-                name, found = asked, self._cells[asked].look_up(given)
+                name, found = asked, self._look_up(asked, given)
                 if not found.refusal and (home := self._home(found.namespace, asked)) != asked:
-                    name, found = home, self._cells[home].look_up(given)
+                    name, found = home, self._look_up(home, given)
             except AWAY as error:
                 away = error
                 continue
@@ -73,6 +127,10 @@ class CellTokenChecker(TokenChecker):
             raise away
         return self.noted(UNKNOWN)
 
+    def _look_up(self, cell: str, given: str) -> Checked:
+        with self._silence.asking(cell):
+            return self._cells[cell].look_up(given)
+
     def _home(self, namespace: str, found_in: str) -> str:
         """The cell that says whether a token of a namespace is valid: that of the table, if it has the namespace.
 
@@ -83,15 +141,24 @@ class CellTokenChecker(TokenChecker):
             StorageUnavailable: the cell of the table does not answer.
         """
         try:
-            if self._all.name_of(namespace, writing=False, checked=False) == found_in:
+            if self._named(namespace) == found_in:
                 return found_in
             self._all.forget(namespace)  # it may have moved since this process has asked
-            home = self._all.name_of(namespace, writing=False, checked=False)
+            home = self._named(namespace)
         except NexusError:
             return found_in
-        with tenancy.unlimited():
-            has_it = home != found_in and self._all.residence(home, namespace) in USABLE
+        if home == found_in:
+            return found_in
+        with tenancy.unlimited(), self._silence.asking(home):
+            has_it = self._all.residence(home, namespace) in USABLE
         return home if has_it else found_in
+
+    def _named(self, namespace: str) -> str:
+        """The cell that the table names, or that this process remembers."""
+        if self._all.knows(namespace):
+            return self._all.name_of(namespace, writing=False, checked=False)
+        with self._silence.asking(self._all.directory_name):
+            return self._all.name_of(namespace, writing=False, checked=False)
 
     def note_refusal(self, token: Checked, reason: str) -> None:
         """Count a refused request in the cell of the token."""
@@ -101,10 +168,12 @@ class CellTokenChecker(TokenChecker):
             super().note_refusal(token, reason)
 
     def write_refusals(self) -> None:
-        """Write the counted refusals of every cell."""
-        super().write_refusals()
-        for checker in self._cells.values():
-            checker.write_refusals()
+        """Write the counted refusals of every cell that is not silent."""
+        if not self._silence.holds(self._all.directory_name):
+            super().write_refusals()
+        for name, checker in self._cells.items():
+            if not self._silence.holds(name):
+                checker.write_refusals()
 
 
 def checker_of(cells: Cells | None, deployment: Deployment) -> TokenChecker:
