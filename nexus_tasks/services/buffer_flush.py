@@ -474,7 +474,9 @@ def _store_entries(
             if of_hook and deployment.settings.hook_observe and (before is None or before.observe is None)
             else None
         )
-        # Erased messages still stand in the transcript, and it is read again when the agent has rewritten it.
+        # Erased messages still stand in the transcript, and it is read again when the agent has rewritten it. An
+        # erasure that is not committed shows no ids yet. It holds the session's lock, so this waits for its end.
+        writer.lock()
         gone = erased_ids.erased(tx, writer.namespace.id, (message.id for message in turn.messages))
         told = buffer_entries.told([one for one in turn.messages if one.id not in gone], observe=observe)
         of_turn = [clean for clean, one in zip(of_turn, turn.messages, strict=True) if one.id not in gone]

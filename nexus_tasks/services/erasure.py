@@ -102,14 +102,17 @@ def forget(
 def erased_ids(deployment: Deployment, namespace: str, session_key: str, ids: Iterable[str | None]) -> set[str]:
     """Those of the ids that an erased message of the session had. See ``storage/erased_ids.py``.
 
-    A program that gives all messages of a conversation again leaves these out.
+    A program that gives all messages of a conversation again leaves these out. An erasure that is not committed shows
+    no ids yet, so this waits for the end of one.
     """
     key = check_name("session_key", session_key)
-    with deployment.database.reading() as tx:
+    with deployment.database.transaction() as tx:
         try:
-            return ids_of_erased.erased(tx, namespaces.get(tx, namespace).id, ids, session_key=key)
+            namespace_id = namespaces.get(tx, namespace).id
         except NotFound:  # nothing was said in the namespace yet
             return set()
+        sessions.find(tx, namespace_id, key, lock=True)
+        return ids_of_erased.erased(tx, namespace_id, ids, session_key=key)
 
 
 class _Rewrites:

@@ -170,6 +170,10 @@ class SessionWriter:
         """The session as it is now, or ``None`` before its first message."""
         return sessions.find(self.tx, self.namespace.id, self.session_key)
 
+    def lock(self) -> None:
+        """Wait for other transactions that change the session, and keep later ones waiting until the commit."""
+        sessions.find(self.tx, self.namespace.id, self.session_key, lock=True)
+
     def store(
         self,
         messages: Sequence[Message],

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ import pytest
 from nexus_tasks import Message, Nexus, files
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer import session as buffer_session
+from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations import importers
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, erasure, hook_events
+from nexus_tasks.storage import namespaces
 from nexus_tasks.transcripts import context_file, position
 from nexus_tasks.transcripts.project import project_namespace
 from tests.integration.inline import dump, work
@@ -121,6 +125,44 @@ def test_a_transcript_that_is_read_again_brings_back_no_erased_message(
     assert said(here) == ["And now the checkout."]
     hashes = [row for (row,) in here.sql("SELECT id_hash FROM erased_ids")]
     assert [len(one) for one in hashes] == [64, 64]  # of the id, and of the session's key and the id
+
+
+@pytest.mark.parametrize("how", ["memory", "session", "everything"])
+@pytest.mark.parametrize("asks", ["hook", "program"])
+def test_a_transcript_that_is_read_during_an_erasure_brings_back_no_erased_message(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, how: str, asks: str
+) -> None:
+    nexus, made, path = Nexus(), Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    made.prompt("The door code is on the calendar.")
+    made.write(path)
+    for one in importers.read(path, "claude-code", namespace=NS):
+        nexus.ingest(NS, "0b9d3c5e", one.messages)
+    [message] = nexus.session(NS, "0b9d3c5e").said
+    made.prompt("And now the checkout.")
+    made.write(path)
+    call(capsys, "Stop", path)
+    deployment = default_deployment()
+    read: Callable[[], Any] = {
+        "hook": lambda: buffer_flush.store_buffer(deployment),
+        "program": lambda: erasure.erased_ids(deployment, NS, "0b9d3c5e", [message.external_id]),
+    }[asks]
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with ThreadPoolExecutor() as pool:
+        with deployment.database.transaction() as tx:
+            namespace_id = namespaces.get(tx, NS).id
+            if how == "memory":
+                forgetting.forget_memory(tx, namespace_id, message.id)
+            elif how == "session":
+                forgetting.forget_session(tx, namespace_id, "0b9d3c5e")
+            else:
+                forgetting.forget_namespace(tx, namespace_id)
+            reading = pool.submit(read)
+            eventually(lambda: reading.done() or here.sql(waits), within=5)
+        found = reading.result()
+    if asks == "hook":
+        assert said(here) == ["And now the checkout."]
+    else:
+        assert found == {message.external_id}
 
 
 def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:

@@ -95,7 +95,10 @@ def lock_perspectives(tx: Transaction, memory_ids: Collection[int]) -> None:
 
 
 def lock_namespace(tx: Transaction, namespace_id: int) -> Sequence[int]:
-    """Lock all memories of a namespace. Returns their ids."""
+    """Lock all sessions and memories of a namespace. Returns the ids of the memories."""
+    tx.execute(
+        select(SessionRow.id).where(SessionRow.namespace_id == namespace_id).order_by(SessionRow.id).with_for_update()
+    )
     query = select(Memory.id).where(Memory.namespace_id == namespace_id).order_by(Memory.id)
     return tx.scalars(query.with_for_update()).all()
 
