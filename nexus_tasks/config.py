@@ -75,7 +75,9 @@ task_create_missing_queues = False  # a misspelt queue raises an error in the pr
 # other name of this pool. With `--pool prefork` the worker still has threads: `prefork` is also the option's default,
 # so Celery takes the option for missing and uses the setting `worker_pool`.
 worker_pool = "threads"
-worker_concurrency = 16
+# A namespace may have 16 runs (`NEXUS_NAMESPACE_CONCURRENCY`). A slow model makes them last for minutes. Meanwhile the
+# other threads run the jobs of the other namespaces.
+worker_concurrency = 20
 worker_hijack_root_logger = True
 worker_redirect_stdouts = False
 

@@ -72,3 +72,9 @@ def test_every_queue_is_consumed_from() -> None:
         == set(config.QUEUES)
         == {"derive", "reflect", "digest", "capture", "maintenance", "urgent"}
     )
+
+
+def test_a_namespace_with_slow_calls_leaves_threads_of_a_worker_to_others() -> None:
+    """With as many threads as a namespace may have runs, no other namespace's job began for as long as a call lasts."""
+    runs = Settings.model_fields["namespace_concurrency"].default
+    assert config.worker_concurrency - runs >= runs // 4
