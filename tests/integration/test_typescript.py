@@ -67,7 +67,7 @@ def test_node_drives_a_real_server(here: Sandbox, built: Path) -> None:
         said = run("node", "--test", *tests, NEXUS_TEST_URL=url, NEXUS_HTTP_TOKEN=TOKEN)
     passed = re.search(r"^# pass (\d+)$", said, re.MULTILINE)
     assert passed, said
-    assert int(passed[1]) == 30
+    assert int(passed[1]) == 32
 
 
 def test_the_example(here: Sandbox, built: Path) -> None:

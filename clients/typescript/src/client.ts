@@ -15,7 +15,7 @@ export interface Options {
   url?: string;
   /** The operator's token, or a namespace's. */
   token: string;
-  /** How often a request is sent again after 429, 503 or a broken connection. */
+  /** How often a request is sent again after 429, 502, 503, 504 or a broken connection. */
   retries?: number;
   fetch?: Fetch;
 }

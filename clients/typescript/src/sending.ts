@@ -16,9 +16,9 @@ export const FIRST_PAUSE = 250; // ms; each further pause is twice as long
 const LONGEST_PAUSE = 2_147_483_647; // ms; a longer timer would end at once
 
 /**
- * A `fetch` for the API. A request is sent again after 429 and 503, when nothing was done, and after a connection that
- * broke. A write is then sent with the same key, so it has its effect once. The server answers 409 while the request of
- * the broken connection still runs.
+ * A `fetch` for the API. A request is sent again after 429 and 503, when nothing was done, after a connection that broke,
+ * and after 502 and 504, by which a proxy says the same. A write is then sent with the same key, so it has its effect
+ * once. The server answers 409 while the request of the broken connection still runs.
  */
 export function sender({ token, retries, fetch }: Sending): Fetch {
   return async (request) => {
@@ -51,7 +51,7 @@ async function whole(response: Response): Promise<Response> {
 }
 
 async function isPassing(response: Response): Promise<boolean> {
-  if (response.status !== 409) return response.status === 429 || response.status === 503;
+  if (response.status !== 409) return [429, 502, 503, 504].includes(response.status);
   return (await response.clone().text()).includes('"urn:nexus-tasks:RequestRunning"');
 }
 

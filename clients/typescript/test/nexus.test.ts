@@ -131,7 +131,7 @@ test("an aborted request does not wait to be sent again", async () => {
 
 test("a proxy's own error is told apart", async () => {
   const proxy = async () => new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" });
-  await assert.rejects(new Nexus({ url, token, fetch: proxy }).status(), { name: "NexusProblem", status: 502, type: "" });
+  await assert.rejects(new Nexus({ url, token, retries: 0, fetch: proxy }).status(), { name: "NexusProblem", status: 502, type: "" });
 });
 
 test("a sender that sends too much waits and goes on", async () => {
@@ -174,6 +174,19 @@ test("a date in Retry-After takes no pause away", async () => {
   assert.ok(await new Nexus({ url, token, fetch: busy }).status({ namespace }));
   assert.ok(performance.now() - began >= 200);
 });
+
+for (const status of [502, 504]) {
+  test(`a write that a proxy answers with ${status} is sent again, and stored once`, async () => {
+    let sent = 0;
+    const proxy = async (request: Request): Promise<Response> => {
+      const response = await fetch(request);
+      return sent++ ? response : new Response("<h1>No answer</h1>", { status });
+    };
+    const one = { namespace, text: "I drink oolong at noon.", session_key: `proxy ${status}` };
+    const receipt = await new Nexus({ url, token, fetch: proxy }).remember(one);
+    assert.deepEqual([sent, receipt.stored, receipt.duplicates], [2, 1, 0]);
+  });
+}
 
 test("a write whose answer is cut in its middle is sent again, and stored once", async () => {
   let sent = 0;
