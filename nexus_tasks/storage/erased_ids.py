@@ -21,9 +21,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among_texts
 from nexus_tasks.storage.models import ErasedId
 
-# A message without an id has a hash of its text in place of the id (`hash:…`), and so has the first message of a
-# conversation that the adapter for Anthropic's SDK stores (`turn:…`). They are left out: by such a hash, a person who
-# guesses the erased text would know that the guess is right. Neither is told a second time by a transcript.
+# A message without an id has a hash of its text in place of the id (`hash:…`). It is left out: by such a hash, a person
+# who guesses the erased text would know that the guess is right.
 _NOTE = text(
     """
     WITH hashes AS (
@@ -32,8 +31,7 @@ _NOTE = text(
         FROM memories LEFT JOIN sessions ON sessions.id = memories.session_id
         WHERE memories.namespace_id = :namespace_id AND memories.id = ANY(CAST(:ids AS bigint[]))
           AND memories.level = 'raw'
-          AND memories.external_id IS NOT NULL
-          AND NOT (starts_with(memories.external_id, 'hash:') OR starts_with(memories.external_id, 'turn:'))
+          AND memories.external_id IS NOT NULL AND NOT starts_with(memories.external_id, 'hash:')
     )
     INSERT INTO erased_ids (namespace_id, id_hash)
     SELECT :namespace_id, encode(of_id, 'hex') FROM hashes
