@@ -21,8 +21,9 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among_texts
 from nexus_tasks.storage.models import ErasedId
 
-# A message without an id has a hash of its text in place of the id (`hash:…`). It is left out: by such a hash, a person
-# who guesses the erased text would know that the guess is right.
+# A message without an id has a hash of its text in place of the id (`hash:…`). The middleware of Anthropic's SDK gives
+# an id that is a hash of the conversation (`turn:…`). These are left out: by such a hash, a person who guesses the
+# erased text would know that the guess is right.
 _NOTE = text(
     """
     WITH hashes AS (
@@ -32,6 +33,7 @@ _NOTE = text(
         WHERE memories.namespace_id = :namespace_id AND memories.id = ANY(CAST(:ids AS bigint[]))
           AND memories.level = 'raw'
           AND memories.external_id IS NOT NULL AND NOT starts_with(memories.external_id, 'hash:')
+          AND memories.external_id !~ '^turn:[0-9a-f]{40}(:[0-9]+)?$'
     )
     INSERT INTO erased_ids (namespace_id, id_hash)
     SELECT :namespace_id, encode(of_id, 'hex') FROM hashes

@@ -21,6 +21,7 @@ from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations import importers
+from nexus_tasks.integrations.anthropic import turns
 from nexus_tasks.integrations.coding_agents import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, erasure, hook_events
 from nexus_tasks.storage import namespaces
@@ -173,6 +174,17 @@ def test_what_is_told_anew_after_an_erasure_is_stored(here: Sandbox) -> None:
         assert len(nexus.session(NS, "chat").said) == 2
         nexus.forget(NS, session_key="chat")
     # Of a message without an id, no hash of its text is kept.
+    assert here.sql("SELECT count(*) FROM erased_ids") == [(2,)]
+
+
+def test_no_hash_of_an_erased_text_is_kept(here: Sandbox) -> None:
+    """A person who reads Postgres and guesses the text, such as a PIN, would know that the guess is right."""
+    said = [{"type": "text", "text": "My PIN is 4711."}, {"type": "tool_result", "tool_use_id": "1", "content": "Yes."}]
+    Nexus().ingest(NS, "chat", turns.new_turns([{"role": "user", "content": said}], "ann"))
+    Nexus().forget(NS, session_key="chat")
+    assert here.sql("SELECT count(*) FROM erased_ids") == [(0,)]
+    Nexus().ingest(NS, "chat", [Message(author="ann", content="I like figs.", id="turn:1")])
+    Nexus().forget(NS, session_key="chat")
     assert here.sql("SELECT count(*) FROM erased_ids") == [(2,)]
 
 
