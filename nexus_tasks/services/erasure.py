@@ -84,10 +84,11 @@ def forget(
         ],
     )
     with deployment.database.reading() as tx:
-        if batches.are_open(tx, namespaces.get(tx, namespace).id):
-            # The job cancels a batch that nobody waits for, and enters what it has cost. It may sleep, or be dropped.
-            follow_ups.ask(deployment, [submit_batch.request(namespace)])
-            follow_ups.hurry(deployment, submit_batch.BATCH, [submit_batch.request(namespace)])
+        has_batches = batches.are_open(tx, namespaces.get(tx, namespace).id)
+    if has_batches:
+        # The job cancels a batch that nobody waits for, and enters what it has cost. It may sleep, or be dropped.
+        follow_ups.ask(deployment, [submit_batch.request(namespace)])
+        follow_ups.hurry(deployment, submit_batch.BATCH, [submit_batch.request(namespace)])
     # Only an embedded Postgres gets its files rewritten here. For another Postgres its operator must rewrite the files.
     busy = deployment.local(_Rewrites).after_now(deployment)
     _rewrite_redis(deployment)
