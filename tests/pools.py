@@ -46,19 +46,20 @@ class Nesting:
 
         @contextmanager
         def watched(database: engine.Database) -> Iterator[Any]:
-            held: list[tuple[engine.Database, Sequence[FrameSummary]]] = vars(self._open).setdefault("held", [])
+            held: list[tuple[Any, engine.Database, Sequence[FrameSummary]]] = vars(self._open).setdefault("held", [])
             frames = _opener()
-            for other, before in held:
-                if other is database and not _of_tests(_without_common(frames, before)):
+            for session, other, before in held:
+                # What runs after the commit is still inside the block, but the connection is back in the pool.
+                if other is database and session.in_transaction() and not _of_tests(_without_common(frames, before)):
                     self.found.append(f"{_said(frames)}\n--- while this one was open:\n{_said(before)}")
-            mine = (database, frames)
-            if stays and not _of_tests(frames[-1:]):
-                held.append(mine)
-            try:
-                with opening(database) as given:
+            with opening(database) as given:
+                mine = (given, database, frames)
+                if stays and not _of_tests(frames[-1:]):
+                    held.append(mine)
+                try:
                     yield given
-            finally:
-                held[:] = [one for one in held if one is not mine]
+                finally:
+                    held[:] = [one for one in held if one is not mine]
 
         return watched
 
