@@ -199,6 +199,50 @@ def test_only_the_first_checks_of_tokens_wait_for_a_silent_cell(both: TwoCells, 
             assert checker.check(unknown).refusal == "unknown"
 
 
+@pytest.mark.parametrize("silent", ["one", "two"])
+def test_only_the_first_calls_wait_for_a_silent_cell(both: TwoCells, tmp_path: Path, silent: str) -> None:
+    """``one`` is the directory. Before, the calls of a silent cell held all threads of a server for 5 s each."""
+    both.nexus.remember("fresh", "I like rye bread.")
+    lost, kept = ("old", "fresh") if silent == "one" else ("fresh", "old")
+    folder = parse_qs(urlsplit(both.of(silent).database_url).query)["host"][0]
+    with (
+        proxy(Path(folder) / ".s.PGSQL.5432") as wire,
+        closing(Cells(str(through_a_proxy(both, silent, wire.port, tmp_path)))) as cells,
+    ):
+        nexus = Nexus(cells=cells)
+        for name in (lost, kept):
+            nexus.search(name, "bread")
+        wire.silent_from(b"user")  # that is: from the first bytes of each connection on
+        wire.cut()
+        with pytest.raises(StorageUnavailable):
+            nexus.search(lost, "bread")
+        begun = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            trying = pool.submit(nexus.search, lost, "bread")  # after a second, one call tries the cell again
+            for number in range(100):
+                nexus.search(kept, "bread")
+                with pytest.raises(StorageUnavailable):
+                    nexus.search(lost, "bread")
+                if number < 10:
+                    assert nexus.remember(lost, f"Message {number}.").buffered == 1
+            with pytest.raises(StorageUnavailable):
+                trying.result()
+        assert time.monotonic() - begun < 30, "with a wait for the silent cell in each call, 550 s"
+        wire.silent_from(b"")
+        wire.cut()
+        stored = eventually(lambda: said_in(nexus, lost), within=30)
+        assert [text for text in stored if text.startswith("Message")] == [f"Message {n}." for n in range(10)]
+
+
+def said_in(nexus: Nexus, namespace: str) -> list[str]:
+    """The notes of a namespace, when its cell answers and has stored what was buffered."""
+    try:
+        said = [one.content for one in nexus.session(namespace, "notes").said]
+    except StorageUnavailable:
+        return []
+    return said if len(said) > 10 else []
+
+
 def valid(checker: CellTokenChecker, token: str) -> bool:
     """Whether a token is valid, by a cell that answers."""
     try:

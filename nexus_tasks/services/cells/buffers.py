@@ -10,6 +10,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection
+from functools import partial
 
 from nexus_tasks.errors import BufferError, InvalidInput, NexusError
 from nexus_tasks.services import buffer_flush
@@ -75,14 +76,16 @@ def store_all(
         for name, namespaces in _by_cell(cells, waiting).items():
             try:
                 cells.check(name)
+                store = partial(
+                    buffer_flush.store_buffer,
+                    cells.deployments[name],
+                    wait=wait,
+                    buffer=deployment.buffer,
+                    allowed=namespaces,
+                    briefly=briefly,
+                )
                 with tenancy.unlimited():
-                    done = buffer_flush.store_buffer(
-                        cells.deployments[name],
-                        wait=wait,
-                        buffer=deployment.buffer,
-                        allowed=namespaces,
-                        briefly=briefly,
-                    )
+                    done = cells.silence.ask(name, store)
             except BufferError:
                 raise
             except NexusError as error:
@@ -96,7 +99,7 @@ def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
     """The namespaces of each cell. A namespace whose cell is not found is left out: its messages stay in the buffer."""
     found = defaultdict[str, set[str]](set)
     if namespaces:
-        cells.moves(limit=1)  # raises when the directory does not answer, before a known cell is forgotten
+        _ask_the_directory(cells)
     for namespace in namespaces:
         cells.forget(namespace)  # it may be here because it has moved
         try:
@@ -108,6 +111,11 @@ def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
     return found
 
 
+def _ask_the_directory(cells: Cells) -> None:
+    """Raise :class:`StorageUnavailable` when the directory does not answer, before a known cell is forgotten."""
+    cells.silence.ask(cells.directory_name, partial(cells.moves, limit=1))
+
+
 def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, *, whole: bool) -> None:
     """Store what the buffers of the other cells have of what is about to be erased, and empty their quarantine of it.
 
@@ -117,7 +125,7 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
     keeping = [one for one in cells.deployments.values() if one.buffer.pending() or one.buffer.quarantined()]
     if not keeping:  # so the directory may be away
         return
-    cells.moves(limit=1)  # raises when the directory does not answer, before the known cell is forgotten
+    _ask_the_directory(cells)
     cells.forget(namespace)
     home = cells.deployment_of(namespace, writing=False)
     for deployment in keeping:

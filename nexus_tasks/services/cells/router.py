@@ -22,8 +22,10 @@ from nexus_tasks.cells_file import CellsFile, read_cells
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, SchemaOutdated
 from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.services.cells.silence import Silence
 from nexus_tasks.settings import cell_settings
 from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
+from nexus_tasks.storage.models import Placement
 from nexus_tasks.storage.placing import place_new
 from nexus_tasks.types import Document, check_namespace
 
@@ -83,6 +85,7 @@ class Cells:
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
         self._verified = set[str]()  # the cells whose database is the registered one
         self._lock = threading.Lock()
+        self.silence = Silence()
 
     @property
     def directory(self) -> Deployment:
@@ -109,9 +112,7 @@ class Cells:
         """
         if found := self._known.get(check_namespace(namespace)):
             return found
-        with tenancy.unlimited(), self.directory.database.transaction() as tx:
-            placed = cells.find(tx, namespace)
-            is_old = placed is None and cells.is_here(tx, namespace)
+        placed, is_old = self.silence.ask(self.directory_name, partial(self._find, namespace))
         name = placed.cell if placed else self.directory_name if is_old else self.new
         if name not in self.deployments:
             raise ConfigurationError(
@@ -130,6 +131,12 @@ class Cells:
                 self._known[namespace] = name
         return name
 
+    def _find(self, namespace: str) -> tuple[Placement | None, bool]:
+        """The row of a namespace in the table; without one, whether the directory's own cell has the namespace."""
+        with tenancy.unlimited(), self.directory.database.transaction() as tx:
+            placed = cells.find(tx, namespace)
+            return placed, placed is None and cells.is_here(tx, namespace)
+
     def _place_new(self, cell: str, namespace: str) -> None:
         """Note that a cell makes a namespace, for example for a message that was buffered for the wrong cell."""
         place_new(self._directory_apart.database, namespace, cell, directory_name=self.directory_name)
@@ -147,15 +154,27 @@ class Cells:
         with self._lock:
             self._known.pop(namespace, None)
 
-    def route(self, namespace: str, call: Callable[[str], T], *, writing: bool = True) -> T:
+    def route(
+        self,
+        namespace: str,
+        call: Callable[[str], T],
+        *,
+        writing: bool = True,
+        silent: Callable[[str], T] | None = None,
+    ) -> T:
         """Run ``call`` with the cell of a namespace. When the namespace has moved, run it again with the new cell.
 
+        Args:
+            silent: what is run in its place when the cell is silent. Default: the call is refused.
+
         Raises:
+            StorageUnavailable: the cell is silent, and another call tries it.
             NamespaceMoved: the table names a cell that the namespace has left. `nexus cells prepare` corrects it.
         """
         for left in range(_TRIES - 1, -1, -1):
             try:
-                return call(self.name_of(namespace, writing=writing))
+                cell = self.name_of(namespace, writing=writing)
+                return self.silence.ask(cell, partial(call, cell), instead=silent and partial(silent, cell))
             except NamespaceMoved as error:
                 self.forget(namespace)
                 if not left:
@@ -267,20 +286,25 @@ class Cells:
         """
         if name in self._verified:
             return
-        with tenancy.unlimited():
-            with self.directory.database.transaction() as tx:
-                registered = cells.registered(tx)
-            if name not in registered:
-                raise ConfigurationError(
-                    f"The cell {name} is not prepared.", remedy="Run `nexus cells prepare` once after adding a cell."
-                )
-            with self.deployments[name].database.transaction() as tx:
-                if identity.of_database(tx) != registered[name]:
-                    raise ConfigurationError(
-                        f"The database of the cell {name} is not the one that was registered.",
-                        remedy="Correct its database_url in the file of cells.",
-                    )
+        registered = self.silence.ask(self.directory_name, self._registered)
+        if name not in registered:
+            raise ConfigurationError(
+                f"The cell {name} is not prepared.", remedy="Run `nexus cells prepare` once after adding a cell."
+            )
+        if self.silence.ask(name, partial(self._identity, name)) != registered[name]:
+            raise ConfigurationError(
+                f"The database of the cell {name} is not the one that was registered.",
+                remedy="Correct its database_url in the file of cells.",
+            )
         self._verified.add(name)
+
+    def _registered(self) -> Mapping[str, str]:
+        with tenancy.unlimited(), self.directory.database.transaction() as tx:
+            return cells.registered(tx)
+
+    def _identity(self, name: str) -> str:
+        with tenancy.unlimited(), self.deployments[name].database.transaction() as tx:
+            return identity.of_database(tx)
 
     def states(self, *, limit: int = 100, offset: int = 0) -> list[CellState]:
         """The state of each cell, in the order of the file of cells; at most ``limit``, without the first ``offset``.

@@ -53,11 +53,16 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
         buffers.store_pending(cells, tenancy.limit() if client.limit is None else client.limit)
     if name == "forget":  # a message that waits for another cell would come back
         _store_before_erasure(cells, namespace, bound.arguments)
+
+    def keep(cell: str) -> Any:
+        return intake.keep(cells.deployments[cell], **_as_call(bound.arguments))
+
     try:
         found = cells.route(
             namespace,
             lambda cell: getattr(client.members[cell], name)(*args, **kwargs),
             writing=name in _MAKE,
+            silent=keep if name in _BUFFERED else None,
         )
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
@@ -65,7 +70,7 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
         # Only the directory can be away here: a cell's own client has buffered the messages already.
         if name not in _BUFFERED or cells.knows(namespace):
             raise
-        found = intake.keep(cells.deployments[cells.new], **_as_call(bound.arguments))
+        found = keep(cells.new)
     if getattr(found, "buffered", 0):
         buffers.note_buffered(cells)
     return found

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NexusError, StorageUnavailable
+from nexus_tasks.errors import NexusError
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.services.cells.gathering import AWAY
 from nexus_tasks.services.cells.router import Cells
@@ -17,54 +14,6 @@ from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.tokens import UNKNOWN, Checked
 
 _REMEMBERED = 10_000  # tokens
-_SLOW = 1.0  # seconds; a call that fails later than this has waited for a silent cell
-_TRY_EVERY = 1.0  # seconds between a failed call of a silent cell and the next one
-
-
-class _Silence:
-    """Which cells are silent. One caller at a time tries a silent cell again, and the others are refused at once.
-
-    Otherwise every thread that checks tokens would wait for a silent cell, and the tokens of all cells with them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._silent = dict[str, tuple[float, str]]()  # cell → when it may be tried again, and why it is away
-
-    @contextmanager
-    def asking(self, cell: str) -> Iterator[None]:
-        """Ask a cell in the block.
-
-        Raises:
-            StorageUnavailable: the cell is silent, and another caller tries it or has just tried it.
-        """
-        with self._lock:
-            again_at, why = self._silent.get(cell, (0.0, ""))
-            if time.monotonic() < again_at:
-                raise StorageUnavailable(why)
-            if why:
-                self._silent[cell] = float("inf"), why
-        begun = time.monotonic()
-        try:
-            yield
-        except AWAY as error:
-            ended = time.monotonic()
-            with self._lock:
-                if why or ended - begun >= _SLOW:
-                    self._silent[cell] = ended + _TRY_EVERY, error.message
-            raise
-        except BaseException:
-            self._answered(cell)
-            raise
-        self._answered(cell)
-
-    def holds(self, cell: str) -> bool:
-        """Whether a cell is silent."""
-        return cell in self._silent
-
-    def _answered(self, cell: str) -> None:
-        with self._lock:
-            self._silent.pop(cell, None)
 
 
 class CellTokenChecker(TokenChecker):
@@ -80,7 +29,6 @@ class CellTokenChecker(TokenChecker):
         self._cells = {name: TokenChecker(deployment) for name, deployment in cells.deployments.items()}
         self._found = dict[str, str]()  # namespace → the cell in which a token of it was found last
         self._last = dict[int, str]()  # the hash of a token → the cell in which it was found last
-        self._silence = _Silence()
 
     def any_valid(self) -> bool:
         """Whether any namespace of a cell that answers has a token that is not revoked.
@@ -128,8 +76,7 @@ class CellTokenChecker(TokenChecker):
         return self.noted(UNKNOWN)
 
     def _look_up(self, cell: str, given: str) -> Checked:
-        with self._silence.asking(cell):
-            return self._cells[cell].look_up(given)
+        return self._all.silence.ask(cell, partial(self._cells[cell].look_up, given))
 
     def _home(self, namespace: str, found_in: str) -> str:
         """The cell that says whether a token of a namespace is valid: that of the table, if it has the namespace.
@@ -141,24 +88,17 @@ class CellTokenChecker(TokenChecker):
             StorageUnavailable: the cell of the table does not answer.
         """
         try:
-            if self._named(namespace) == found_in:
+            if self._all.name_of(namespace, writing=False, checked=False) == found_in:
                 return found_in
             self._all.forget(namespace)  # it may have moved since this process has asked
-            home = self._named(namespace)
+            home = self._all.name_of(namespace, writing=False, checked=False)
         except NexusError:
             return found_in
         if home == found_in:
             return found_in
-        with tenancy.unlimited(), self._silence.asking(home):
-            has_it = self._all.residence(home, namespace) in USABLE
-        return home if has_it else found_in
-
-    def _named(self, namespace: str) -> str:
-        """The cell that the table names, or that this process remembers."""
-        if self._all.knows(namespace):
-            return self._all.name_of(namespace, writing=False, checked=False)
-        with self._silence.asking(self._all.directory_name):
-            return self._all.name_of(namespace, writing=False, checked=False)
+        with tenancy.unlimited():
+            residence = self._all.silence.ask(home, partial(self._all.residence, home, namespace))
+        return home if residence in USABLE else found_in
 
     def note_refusal(self, token: Checked, reason: str) -> None:
         """Count a refused request in the cell of the token."""
@@ -169,10 +109,10 @@ class CellTokenChecker(TokenChecker):
 
     def write_refusals(self) -> None:
         """Write the counted refusals of every cell that is not silent."""
-        if not self._silence.holds(self._all.directory_name):
+        if not self._all.silence.holds(self._all.directory_name):
             super().write_refusals()
         for name, checker in self._cells.items():
-            if not self._silence.holds(name):
+            if not self._all.silence.holds(name):
                 checker.write_refusals()
 
 
