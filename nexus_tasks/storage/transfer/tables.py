@@ -32,7 +32,6 @@ TABLES: tuple[type[Base], ...] = (
     Memory,
     Derivation,
     DigestRequest,
-    ErasedId,
     Evidence,
     SessionDigest,
     ReflectionChange,
