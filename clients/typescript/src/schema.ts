@@ -4388,7 +4388,7 @@ export interface components {
             settings: Record<string, never>;
         } | ({
             /** @enum {string} */
-            table: "sessions" | "perspectives" | "reflections" | "memories" | "derivations" | "digest_requests" | "erased_ids" | "evidence" | "session_digests" | "reflection_changes" | "observation_logs" | "observation_chunks" | "observation_reflections" | "observation_generations" | "extractions" | "topics" | "topic_sources" | "erased_ids";
+            table: "sessions" | "perspectives" | "reflections" | "memories" | "derivations" | "digest_requests" | "evidence" | "session_digests" | "reflection_changes" | "observation_logs" | "observation_chunks" | "observation_reflections" | "observation_generations" | "extractions" | "topics" | "topic_sources" | "erased_ids";
         } & {
             [key: string]: unknown;
         }) | {
