@@ -42,7 +42,7 @@ class Nesting:
             yield self
 
     def _watched(self, opening: _Opening, *, stays: bool) -> _Opening:
-        """``opening``, which notes what is open. Without ``stays``, the connection leaves the pool at once."""
+        """``opening``, which also notes the open transactions. Without ``stays``, its own is not noted."""
 
         @contextmanager
         def watched(database: engine.Database) -> Iterator[Any]:

@@ -235,7 +235,7 @@ def test_only_the_first_calls_wait_for_a_silent_cell(both: TwoCells, tmp_path: P
 
 
 def said_in(nexus: Nexus, namespace: str) -> list[str]:
-    """The notes of a namespace, when its cell answers and has stored what was buffered."""
+    """The notes of a namespace. The list is empty until its cell answers and has stored the buffered messages."""
     try:
         said = [one.content for one in nexus.session(namespace, "notes").said]
     except StorageUnavailable:

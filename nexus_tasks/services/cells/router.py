@@ -165,7 +165,8 @@ class Cells:
         """Run ``call`` with the cell of a namespace. When the namespace has moved, run it again with the new cell.
 
         Args:
-            silent: what is run in its place when the cell is silent. Default: the call is refused.
+            silent: a function of the cell's name. It is run in place of ``call`` when the cell is silent. Without it,
+                the call is refused.
 
         Raises:
             StorageUnavailable: the cell is silent, and another call tries it.
