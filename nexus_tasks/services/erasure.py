@@ -86,8 +86,8 @@ def forget(
     with deployment.database.reading() as tx:
         has_batches = batches.are_open(tx, namespaces.get(tx, namespace).id)
     if has_batches:
-        # The job `submit_batch` cancels a message batch that no other job waits for, and enters its cost. The job may be
-        # asleep, or an operator may have dropped it.
+        # The job cancels a message batch that no other job waits for, and enters its cost. It may be asleep, or an
+        # operator may have dropped it.
         follow_ups.ask(deployment, [submit_batch.request(namespace)])
         follow_ups.hurry(deployment, submit_batch.BATCH, [submit_batch.request(namespace)])
     # Only an embedded Postgres gets its files rewritten here. For another Postgres its operator must rewrite the files.
