@@ -85,6 +85,15 @@ def hold(here: Sandbox, usd: str, *, claim_key: str = "", token: str = "") -> in
     return held.id
 
 
+def spend(here: Sandbox, usd: str) -> None:
+    """Spend money of today's budget, as a model call does."""
+    here.sql(
+        "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"
+        " cache_write_tokens, cache_read_tokens, cost_usd, seconds)"
+        f" SELECT id, 'x', 'derive', 'm', 1, 1, 0, 0, {usd}, 1 FROM namespaces"
+    )
+
+
 def test_held_and_spent_are_two_reasons(claude: Claude) -> None:
     here = claude(NEXUS_BUDGET_USD_PER_DAY="1")
     say("I moved to Lisbon.")
@@ -95,11 +104,7 @@ def test_held_and_spent_are_two_reasons(claude: Claude) -> None:
     assert claim.wait_detail.startswith("0.0000 of 1.0000 USD spent, 1.0000 held")
     assert claim.due_at is not None
     assert 50 < claim.due_at - default_deployment().claims.now() < 65, "when the hold expires"
-    here.sql(
-        "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"
-        " cache_write_tokens, cache_read_tokens, cost_usd, seconds)"
-        " SELECT id, 'x', 'derive', 'm', 1, 1, 0, 0, 1, 1 FROM namespaces"
-    )
+    spend(here, "1")
     follow_ups.wake_held(default_deployment(), NAMESPACE)
     work("derive_memory")
     assert reasons() == ["budget"]
@@ -202,3 +207,21 @@ def test_a_flushed_redis_gives_no_money_back(claude: Claude) -> None:
     here.flush()
     Reconciler(engine).round()
     assert holds(here) == 1
+
+
+def test_a_job_that_is_over_the_budget_wakes_the_cheaper_job_behind_it(claude: Claude) -> None:
+    # A namespace runs one job at a time, so the end of a call wakes only the first job that waits.
+    here = claude(NEXUS_BUDGET_USD_PER_DAY="1", NEXUS_NAMESPACE_CONCURRENCY="1", NEXUS_MAX_TOKENS_DERIVE="1000")
+    say("I moved to Lisbon. " * 800, session="dear")  # its call may cost 0.0009 USD
+    held = hold(here, "1")
+    work("derive_memory")
+    say("I drink green tea.", session="cheap")  # its call may cost 0.0006 USD
+    work("derive_memory")
+    assert reasons() == ["held", "held"]
+    spend(here, "0.9992")
+    with default_deployment().database.transaction() as tx:
+        ledger.release_hold(tx, held)
+    follow_ups.wake_held(default_deployment(), NAMESPACE)
+    work("derive_memory")
+    assert reasons() == ["budget"]
+    assert remembers(1), "the cheaper job sleeps although its call fits the budget"
