@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,7 +18,7 @@ from nexus_tasks.services.limits import allowed_namespace
 from nexus_tasks.storage import tenancy
 from nexus_tasks.types import DroppedJobs, RetriedJobs
 
-Members = Mapping[str, Any]  # cell → its client
+Calls = Mapping[str, Callable[..., Any]]  # cell → a method of its client
 Options = dict[str, Any]
 
 # Methods that make a namespace which does not exist.
@@ -43,7 +44,8 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
         if gathered is None:  # a wrong argument, which any cell refuses
             return getattr(client.members[cells.directory_name], name)(*args, **kwargs)
         bound.apply_defaults()
-        return gathered(client.members, name, {key: bound.arguments[key] for key in list(signature.parameters)[1:]})
+        calls = {cell: _asking(cells, cell, getattr(member, name)) for cell, member in client.members.items()}
+        return gathered(calls, {key: bound.arguments[key] for key in list(signature.parameters)[1:]})
     said = bound.arguments.get("messages")
     if isinstance(said, Iterator):  # it can be read once, and a namespace that has moved is called again
         bound.arguments["messages"] = list(islice(said, limits.MESSAGES_PER_CALL + 1))
@@ -76,6 +78,11 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     return found
 
 
+def _asking(cells: Cells, cell: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a cell's client, which is refused at once when the cell is silent."""
+    return lambda **options: cells.silence.ask(cell, partial(method, **options))
+
+
 def _as_call(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``ingest`` for those of ``ingest`` or ``remember``."""
     call = {key: value for key, value in given.items() if key != "self"}
@@ -99,44 +106,44 @@ def _store_before_erasure(cells: Cells, namespace: str, given: Mapping[str, Any]
 
 
 # --- methods that ask every cell --------------------------------------------------------------------------------------
-def _listed(key: Callable[[Any], Any]) -> Callable[[Members, str, Options], Any]:
+def _listed(key: Callable[[Any], Any]) -> Callable[[Calls, Options], Any]:
     """A method that lists rows in pages; ``key`` sorts them as each cell does."""
 
-    def gather(members: Members, name: str, options: Options) -> Any:
+    def gather(calls: Calls, options: Options) -> Any:
         limit, offset = options.pop("limit"), options.pop("offset")
         for given, value in (("limit", limit), ("offset", offset)):  # each cell is asked for other pages
             CHECKS[given](given, value)
 
-        def page(member: Any, most: int, after: int) -> Any:
-            return getattr(member, name)(**options, limit=most, offset=after)
+        def page(call: Callable[..., Any], most: int, after: int) -> Any:
+            return call(**options, limit=most, offset=after)
 
-        return gathering.listed(members, page, key, limit=limit, offset=offset)
+        return gathering.listed(calls, page, key, limit=limit, offset=offset)
 
     return gather
 
 
-def _one(members: Members, name: str, options: Options) -> Any:
-    return gathering.one(members, lambda member: getattr(member, name)(**options))
+def _one(calls: Calls, options: Options) -> Any:
+    return gathering.one(calls, lambda call: call(**options))
 
 
-def _status(members: Members, name: str, options: Options) -> Any:
-    answers, away = gathering.ask(members, lambda member: getattr(member, name)(**options))
+def _status(calls: Calls, options: Options) -> Any:
+    answers, away = gathering.ask(calls, lambda call: call(**options))
     return gathering.status(answers, away, options["limit"])
 
 
-def _finished(members: Members, name: str, options: Options) -> Any:
-    return gathering.finished(*gathering.ask(members, lambda member: getattr(member, name)(**options)))
+def _finished(calls: Calls, options: Options) -> Any:
+    return gathering.finished(*gathering.ask(calls, lambda call: call(**options)))
 
 
-def _spend(members: Members, name: str, options: Options) -> Any:
-    return gathering.spend(*gathering.ask(members, lambda member: getattr(member, name)(**options)))
+def _spend(calls: Calls, options: Options) -> Any:
+    return gathering.spend(*gathering.ask(calls, lambda call: call(**options)))
 
 
-def _changed(together: Callable[[Mapping[str, Any]], Any]) -> Callable[[Members, str, Options], Any]:
+def _changed(together: Callable[[Mapping[str, Any]], Any]) -> Callable[[Calls, Options], Any]:
     """A method that changes something in every cell; ``together`` makes one answer of theirs."""
 
-    def gather(members: Members, name: str, options: Options) -> Any:
-        return together(gathering.change(members, lambda member: getattr(member, name)(**options)))
+    def gather(calls: Calls, options: Options) -> Any:
+        return together(gathering.change(calls, lambda call: call(**options)))
 
     return gather
 
@@ -158,7 +165,7 @@ def _by_job(job: Any) -> tuple[float, ...]:
     return place, seconds if place < 3 else -seconds
 
 
-_GATHERED: Mapping[str, Callable[[Members, str, Options], Any]] = {
+_GATHERED: Mapping[str, Callable[[Calls, Options], Any]] = {
     "namespaces": _listed(lambda found: found.namespace),
     "audit": _listed(lambda entry: -entry.at.timestamp()),
     "jobs": _listed(_by_job),
