@@ -7,10 +7,12 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
@@ -246,3 +248,33 @@ def test_the_wheel_works_alone(folder: Path) -> None:
         run(commands / "nexus", "down", cwd=folder, **home)
         embedded.stop(folder / "home" / "demo")
         embedded.stop(folder / "home")
+
+
+@pytest.mark.long
+def test_the_source_distribution_has_no_secret_that_lies_beside_the_code(folder: Path) -> None:
+    tree = folder / "tree"
+    for name in run("git", "ls-files", cwd=ROOT).splitlines():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    beside = [
+        ".env",
+        "nexus_tasks/.env.local",
+        "docs/tls.key",
+        "docs/tls.pem",
+        "examples/shop.sqlite3",
+        "deploy/.netrc",
+    ]
+    for name in (*beside, "notes/private.txt", "nexus_tasks/__pycache__/left.pyc"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("planted")
+    run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    commands = folder / "venv" / "bin"
+    run(commands / "pip", "install", "--quiet", "--requirement", ROOT / "requirements-build.txt", cwd=folder)
+    run(commands / "hatchling", "build", "--target", "sdist", cwd=tree)
+    [built] = (tree / "dist").iterdir()
+    with tarfile.open(built) as archive:
+        files = {one.name.partition("/")[2]: archive.extractfile(one) for one in archive}
+        assert {"pyproject.toml", "hatch_build.py", "README.md", "nexus_tasks/__init__.py", "docs/index.md"} <= set(
+            files
+        )
+        assert [name for name, file in files.items() if file and file.read() == b"planted"] == []
