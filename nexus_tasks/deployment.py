@@ -43,7 +43,7 @@ from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, cell_settings, load_settings, refuse_several
 from nexus_tasks.storage import identity, namespaces, schema, tenancy
-from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.engine import Database, Watch
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.storage.placing import place_new
 
@@ -127,6 +127,7 @@ class Deployment:
         self._inherited: list[Any] = []
         self.threads = 0  # the number of threads that run jobs, set by `DatabasePoolStep` in a worker
         self.placing: Callable[[str], None] | None = None  # of a cell: notes where a new namespace is made
+        self.watch: Watch | None = None  # of a cell: notes whether its database answers
         self._start_afresh()
         if app is not None:
             self._join(app)
@@ -157,7 +158,7 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        return Database(url, pool_size(self.settings, self.threads), placing=self._placing())
+        return Database(url, pool_size(self.settings, self.threads), placing=self._placing(), watch=self.watch)
 
     def _placing(self) -> Callable[[str], None] | None:
         """The function that notes in which cell a new namespace is made; ``None``: there are no cells."""

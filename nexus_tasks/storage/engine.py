@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -58,6 +59,7 @@ TRIES = 5  # attempts at a transaction that Postgres may roll back to end a dead
 
 T = TypeVar("T")
 Transaction: TypeAlias = Session
+Watch: TypeAlias = Callable[[float, Exception | None], None]
 LEAVING = "leaving"  # in `Transaction.info`, the namespace that moves to another cell and that can only be read
 PLACING = "placing"  # in `Transaction.info`, the function that is called with the name of each namespace that is made
 
@@ -69,14 +71,24 @@ class Database:
         url: the address of the database.
         pool_size: the number of connections that are kept open.
         placing: called with the name of a namespace before it is made. It raises when the namespace lives elsewhere.
+        watch: called after each transaction with ``time.monotonic`` of its start, and with the error of Postgres that
+            ended it. ``None``: Postgres has answered.
 
     Raises:
         ConfigurationError: ``url`` is no address of a Postgres database.
     """
 
-    def __init__(self, url: str, pool_size: int = 10, *, placing: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        pool_size: int = 10,
+        *,
+        placing: Callable[[str], None] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         self.url = url
         self._placing = placing
+        self._watch = watch
         self.most_connections = 2 * pool_size  # at a time: those that are kept open, and as many more
         self.engine: Engine = make_engine(
             url,
@@ -151,7 +163,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, reading: bool, isolation: str = "") -> Iterator[Transaction]:
-        with translated(), TextSession(self.engine, expire_on_commit=False) as session, session.begin():
+        with self._watched(), TextSession(self.engine, expire_on_commit=False) as session, session.begin():
             if self._placing is not None:
                 session.info[PLACING] = self._placing
             if isolation:
@@ -173,8 +185,23 @@ class Database:
             with self._transaction(reading=True) as session:
                 yield session
             return
-        with translated(), TextSession(self._reading, expire_on_commit=False) as session:
+        with self._watched(), TextSession(self._reading, expire_on_commit=False) as session:
             yield session
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Translate the errors of Postgres, and tell :attr:`_watch` how the block has ended.
+
+        It is told nothing of other errors. One of them may be that another database does not answer.
+        """
+        if self._watch is None:
+            with translated():
+                yield
+            return
+        begun = time.monotonic()
+        with translated(partial(self._watch, begun)):
+            yield
+        self._watch(begun, None)
 
     def _has_row_security(self, session: Transaction) -> bool:
         """Whether row-level security can be used. Without it, the limit is the filters of the statements."""

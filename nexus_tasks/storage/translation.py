@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,10 +106,13 @@ def _kind(error: Exception) -> str:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(failed: Callable[[Exception], None] | None = None) -> Iterator[None]:
     """Raise errors of the database as errors of :mod:`nexus_tasks.errors`.
 
     An error of a statement that these errors do not describe stays as it is, such as a violated constraint.
+
+    Args:
+        failed: called with each error of the database, before it is raised.
     """
     try:
         yield
@@ -122,7 +125,10 @@ def translated() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         _hide_rows(error)
-        raise _translate(error) from error
+        found = _translate(error)
+        if failed is not None:
+            failed(found)
+        raise found from error
 
 
 def is_read_only(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from nexus_tasks import Cells, Message, Nexus, deployment
@@ -233,6 +234,22 @@ def test_only_the_first_calls_wait_for_a_silent_cell(both: TwoCells, tmp_path: P
         wire.cut()
         stored = eventually(lambda: said_in(nexus, lost), within=30)
         assert [text for text in stored if text.startswith("Message")] == [f"Message {n}." for n in range(10)]
+
+
+def test_a_write_that_waits_for_another_one_makes_no_cell_silent(both: TwoCells) -> None:
+    """Before, an import of one tenant made the calls of all tenants of the cell fail: Postgres does not answer."""
+    for name in ("fresh", "other"):
+        both.nexus.remember(name, "I like rye bread.")
+    two = both.cells.deployments["two"]
+    two.buffer.append("fresh", "notes", "It waits.")
+    two.local(buffer_flush._Clock).looked_at.clear()  # as after 5 s
+    with two.database.transaction() as tx:
+        tx.execute(text("SELECT 1 FROM namespaces WHERE name = 'fresh' FOR UPDATE"))
+        begun = time.monotonic()
+        assert both.nexus.remember("fresh", "Later.").buffered == 1
+        assert time.monotonic() - begun > 1
+        assert both.nexus.search("other", "bread")
+        assert both.nexus.remember("other", "I like tea.").stored == 1
 
 
 def said_in(nexus: Nexus, namespace: str) -> list[str]:

@@ -80,12 +80,14 @@ class Cells:
         # The directory with a pool of its own. A transaction that makes a namespace holds a connection of its cell's
         # pool while it asks the directory. If both had one pool, a second connection of the pool might never come.
         self._directory_apart = Deployment(cell_settings(file, file.directory))
+        self.silence = Silence()
+        self._directory_apart.watch = partial(self.silence.note, self.directory_name)
         for name, deployment in self.deployments.items():
             deployment.placing = partial(self._place_new, name)
+            deployment.watch = partial(self.silence.note, name)
         self._known = dict[str, str]()  # namespace -> cell, as far as this process has asked
         self._verified = set[str]()  # the cells whose database is the registered one
         self._lock = threading.Lock()
-        self.silence = Silence()
 
     @property
     def directory(self) -> Deployment:
