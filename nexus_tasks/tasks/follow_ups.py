@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BudgetHeld, QueueUnavailable
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 
 DREAM = "dream"  # the wait reason of the job that closes a dream: it waits for the dream's digests and reflections
 _SILENCE = 60.0  # seconds between two warnings
+_SLOW = 1.0  # seconds; a call that fails later than this has waited for a silent Redis
+_PAUSE = 1.0  # seconds between a failed call of a silent Redis and the next one
+_LEASE = 10.0  # seconds for which one caller tries a silent Redis alone
 
 
 class _Warnings:
@@ -35,10 +40,54 @@ class _Warnings:
             log.warning(message, *values)
 
 
+class _Turn:
+    """While Redis is silent, one caller at a time waits for it, and the others do not ask. Thread-safe.
+
+    Otherwise the writes of a cell whose Redis is silent would hold every thread of a server, and the calls of all cells
+    would wait.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._again_at: float | None = None  # when a silent Redis may be tried again; ``None``: it is not silent
+        self._answered_at = float("-inf")
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask Redis in the block.
+
+        Raises:
+            QueueUnavailable: Redis is silent, and another caller tries it or has just tried it.
+        """
+        begun = time.monotonic()
+        with self._lock:
+            if self._again_at is not None:
+                if begun < self._again_at:
+                    raise QueueUnavailable("Redis does not answer.")
+                self._again_at = begun + _LEASE
+        try:
+            yield
+        except QueueUnavailable:
+            ended = time.monotonic()
+            with self._lock:
+                if self._answered_at <= begun:  # else only one connection was silent
+                    self._again_at = ended + _PAUSE if ended - begun >= _SLOW else None
+            raise
+        except BaseException:
+            with self._lock:
+                self._again_at = None
+            raise
+        with self._lock:
+            self._again_at, self._answered_at = None, time.monotonic()
+
+
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
     """Ask for jobs. Returns a ticket for each job, or an empty list while Redis is away."""
+    if not requests:
+        return []
     try:
-        return deployment.engine.publisher.enqueue(requests)
+        with deployment.local(_Turn).asking():
+            return deployment.engine.publisher.enqueue(requests)
     except QueueUnavailable as error:
         message = "%d follow-up jobs were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, len(requests), error)
@@ -48,7 +97,8 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 def has_room(deployment: Deployment, namespace: str) -> bool:
     """Whether further derivations of a namespace may get jobs now. If not, reconcile asks for these jobs later."""
     try:
-        return not ClaimIndex(deployment.claims).full([namespace], deployment.engine.kinds().values())
+        with deployment.local(_Turn).asking():
+            return not ClaimIndex(deployment.claims).full([namespace], deployment.engine.kinds().values())
     except QueueUnavailable as error:
         message = "Derivations of %s were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, namespace, error)
