@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -11,7 +12,7 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import BudgetHeld, OverBudget, PriceUnknown
 from nexus_tasks.llm.base import ModelRequest, Usage
-from nexus_tasks.storage import ledger
+from nexus_tasks.storage import ledger, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import most_tokens
 
@@ -27,27 +28,39 @@ BATCH_SECONDS = 26 * 3_600.0
 def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[Any]) -> Iterator[None]:
     """Hold the highest cost of ``request`` while the call is under way. Without a budget, no money is held.
 
+    A call without a job holds at least 0 USD. A move of the namespace to another cell waits for the end of the hold, so
+    that the ledger of the new cell has the call. A move waits for the runs of jobs in another way.
+
     Raises:
         BudgetHeld: other calls hold the money that this call needs.
         OverBudget: the day's budget does not allow the call.
         PriceUnknown: the namespace has a budget, and the model has no price.
+        NamespaceMoving: the call has no job, and the namespace is moving to another cell.
+        NamespaceMoved: the call has no job, and the namespace has moved to another cell.
     """
     budget = job.budget()
     cost = highest_cost(resources, request)
+    has_job = job.run != ("", "")
     if budget is None or (cost == 0 and _has_price(resources, request)):
-        yield
-        return
+        if has_job:
+            yield
+            return
+        budget, cost = math.inf, Decimal(0)
+    else:
+        _refuse_without_price(resources, request)
     seconds = HOLD_TIMEOUTS * resources.settings.model_timeout
-    _refuse_without_price(resources, request)
     with waking_cheaper_jobs(job), resources.database.transaction() as tx:
+        if not has_job:
+            namespaces.get(tx, job.namespace)
         hold = _hold(tx, job, budget, cost, seconds, run=job.run)
     try:
         yield
     finally:
-        # The row goes last: if this process dies before that, reconcile finds the row and wakes the waiting jobs.
-        with resources.database.transaction() as tx:
-            ledger.end_hold(tx, hold)
-        job.freed()
+        if cost:
+            # The row goes last: if this process dies before that, reconcile finds the row and wakes the waiting jobs.
+            with resources.database.transaction() as tx:
+                ledger.end_hold(tx, hold)
+            job.freed()
         with resources.database.transaction() as tx:
             ledger.release_hold(tx, hold)
 

@@ -278,6 +278,23 @@ def holds_of_runs(tx: Transaction) -> list[RunHold]:
     return [RunHold(*row) for row in tx.execute(query.where(BudgetHold.claim_key != ""))]
 
 
+_CALL_WITHOUT_JOB = text(
+    """
+    SELECT EXISTS (
+        SELECT FROM budget_holds AS hold JOIN namespaces ON namespaces.id = hold.namespace_id
+        WHERE namespaces.name = :name AND hold.claim_key = '' AND hold.expires_at > now()
+          AND NOT EXISTS (SELECT FROM batch_requests AS request
+                          WHERE request.namespace_id = hold.namespace_id AND request.hold_id = hold.id)
+    )
+    """
+)
+
+
+def calls_without_job(tx: Transaction, namespace: str) -> bool:
+    """Whether a model call of a namespace is under way that no job makes, such as that of a question."""
+    return bool(tx.scalar(_CALL_WITHOUT_JOB, {"name": namespace}))
+
+
 def end_hold(tx: Transaction, hold_id: int) -> None:
     """Let a hold count no more from now on. Its row stays until :func:`release_hold`."""
     tx.execute(update(BudgetHold).where(BudgetHold.id == hold_id).values(expires_at=func.now()))

@@ -43,6 +43,7 @@ from nexus_tasks.transcripts import context_file
 from tests.cells import TwoCells, document, move_in_child, residence, rows, two_cells
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
+from tests.standin import Call, StandIn, answers
 from tests.transcripts.generate import Transcript
 
 ACME = "acme"
@@ -593,6 +594,69 @@ def test_a_write_that_began_before_the_close_is_waited_for(both: TwoCells) -> No
     move(both.cells, ACME, "two", note=lambda step: closed.set() if step == "close" else None)
     writer.join()
     assert [said.content for said in both.nexus.session(ACME, "slow").said] == ["Slow, and not lost."]
+
+
+@pytest.fixture
+def asking(
+    deploy: Callable[..., Sandbox], standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TwoCells]:
+    """Two cells that ask the stand-in for Claude. ``acme`` lives in ``one``."""
+    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 0.0)
+    with two_cells(partial(deploy, **standin.environment()), tmp_path) as made:
+        Nexus(made.cells.deployments["one"]).create_namespace(ACME, observers=["ann"])
+        made.cells.prepare()
+        made.nexus.ingest(ACME, "chat", [Message(content=text, author="ann") for text in TALK])
+        yield made
+
+
+WHERE = "Where does my sister Eva live?"
+
+
+@pytest.mark.parametrize("budget", [None, 5.0])
+def test_a_move_waits_for_the_questions_that_began_before_and_their_costs_come_along(
+    asking: TwoCells, standin: StandIn, budget: float | None
+) -> None:
+    if budget is not None:
+        asking.nexus.set_namespace(ACME, budget_usd_per_day=budget)
+    begun, go, found = threading.Event(), threading.Event(), list[str]()
+
+    def slow(call: Call) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return answers.answer(call)
+
+    standin.answer("answer", slow)
+    question = threading.Thread(target=lambda: found.append(asking.nexus.ask(ACME, WHERE).question), daemon=True)
+    question.start()
+    assert begun.wait(30)
+    done = threading.Event()
+    mover = threading.Thread(target=lambda: (move(asking.cells, ACME, "two"), done.set()), daemon=True)
+    mover.start()
+    eventually(lambda: residence(asking.one, ACME) == "leaving")
+    assert not done.wait(1), "the move has not waited"
+    go.set()
+    question.join(30)
+    mover.join(30)
+    assert (found, done.is_set()) == ([WHERE], True)
+    assert asking.nexus.spend(ACME).cost_usd > 0
+    assert asking.two.sql("SELECT count(*) FROM budget_holds") == [(0,)]
+    asking.nexus.ask(ACME, WHERE)
+    assert standin.counters.purposes["answer"] == 1, "the answer came along, and is not paid for again"
+
+
+@pytest.mark.parametrize("step", ["close", "copy", "switch", "leave"])
+def test_no_question_is_paid_in_a_cell_that_the_namespace_leaves(
+    asking: TwoCells, standin: StandIn, step: Step
+) -> None:
+    def ask(done: Step) -> None:
+        if done == step:
+            with pytest.raises(NamespaceMoving):
+                asking.nexus.ask(ACME, WHERE)
+
+    move(asking.cells, ACME, "two", note=ask)
+    assert standin.counters.purposes["answer"] == 0
+    asking.nexus.ask(ACME, WHERE)
+    assert asking.nexus.spend(ACME).cost_usd > 0
 
 
 def test_a_copy_that_differs_is_refused(both: TwoCells, monkeypatch: pytest.MonkeyPatch) -> None:

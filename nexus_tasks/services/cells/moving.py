@@ -4,8 +4,9 @@ The steps, in their order. Each is safe to repeat, so that a move that was cut o
 
 1. ``begin``: the directory notes the move and its id. One process at a time moves a namespace.
 2. ``drain``: in the old cell no job of the namespace begins, and those that run end.
-3. ``close``: in the old cell the namespace can only be read. Then the step waits for transactions that began before.
-   Producers' messages go to their session buffers from here on.
+3. ``close``: in the old cell the namespace can only be read. Then the step waits for transactions that began before,
+   and for model calls without a job, such as those of questions. Producers' messages go to their session buffers from
+   here on.
 4. ``copy``: one transaction in the new cell gets every row, and compares sums of both sides before it commits. Then the
    new cell gives only ids that are greater than those of the rows.
 5. ``switch``: the directory says that the namespace lives in the new cell. This is the moment of the move.
@@ -45,7 +46,7 @@ from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
 from nexus_tasks.idempotency.task import AT_ONCE
 from nexus_tasks.services.cells.router import Cells, restored_remedy
-from nexus_tasks.storage import audit, tenancy
+from nexus_tasks.storage import audit, ledger, tenancy
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE
 from nexus_tasks.storage.erasure import removing, vacuum
@@ -355,9 +356,10 @@ _USERS = text(
 
 
 def _close(old: Deployment, one: _Move) -> None:
-    """Let the namespace only be read, and wait for the transactions that may have seen it open.
+    """Let the namespace only be read, and wait for the transactions and model calls that may have seen it open.
 
-    A transaction that has read the table ``namespaces`` keeps a lock on it until its end.
+    A transaction that has read the table ``namespaces`` keeps a lock on it until its end. A model call without a job
+    has a hold, and enters its cost in the ledger before the hold ends.
     """
     if not _reside(old, one.namespace, "leaving", one.new, one.id) and not _is_closed(old, one):
         raise _taken_over(one)
@@ -366,10 +368,16 @@ def _close(old: Deployment, one: _Move) -> None:
     while True:
         with old.database.transaction() as tx:
             now = set(tx.scalars(_USERS))
+            calls = ledger.calls_without_job(tx, one.namespace)
         before = now if before is None else before & now
-        if not before:
+        if not before and not calls:
             return
         if time.monotonic() >= deadline:
+            if not before:
+                raise Transient(
+                    f"A question to the model about {one.namespace} is open for more than {DRAIN_WITHIN:.0f} s.",
+                    remedy="Give the same command again.",
+                )
             raise Transient(
                 f"A transaction of the cell {one.old} is open for more than {DRAIN_WITHIN:.0f} s.",
                 remedy="End it (see pg_stat_activity), and give the same command again.",

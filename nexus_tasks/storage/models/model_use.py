@@ -61,7 +61,8 @@ class BudgetHold(Base):
     """The highest possible cost of a model call that is under way. The cost counts as spent until ``expires_at``.
 
     Without holds, several calls at the same time could together exceed the budget. ``claim_key`` and ``token`` name the
-    run that makes the call. They are empty for a request in a message batch, which no run waits for.
+    run that makes the call. They are empty for a request in a message batch, which no run waits for, and for a call
+    that no job makes, such as that of a question.
     """
 
     __tablename__ = "budget_holds"
