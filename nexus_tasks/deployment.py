@@ -162,8 +162,12 @@ class Deployment:
 
     def _placing(self) -> Callable[[str], None] | None:
         """The function that notes in which cell a new namespace is made; ``None``: there are no cells."""
-        of_a_cell = self.settings.cells and self.settings.cell
-        return self.placing or (self._place_new if of_a_cell else None)
+        return self.placing or (self._place_new if self.is_cell else None)
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether this is one of several cells, so that its namespaces may move."""
+        return self.placing is not None or bool(self.settings.cells and self.settings.cell)
 
     def _place_new(self, namespace: str) -> None:
         """Note a new namespace in the directory. No connection is kept for it, because a namespace is rarely made.

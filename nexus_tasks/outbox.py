@@ -19,6 +19,7 @@ from sqlalchemy import text
 from nexus_tasks.errors import (
     BudgetHeld,
     ForeignDatabase,
+    NamespaceMoved,
     NexusError,
     QueueUnavailable,
     StorageUnavailable,
@@ -32,6 +33,7 @@ from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request, canonical
 from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, memories, namespaces, webhooks
 from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.types import JobOutcome, clean_text
 
 log = logging.getLogger(__name__)
@@ -59,8 +61,17 @@ class Owner(Protocol):
         """The deployment's claims in Redis."""
         ...
 
+    @property
+    def is_cell(self) -> bool:
+        """Whether the deployment is one of several cells."""
+        ...
+
     def cap(self, name: str) -> int:
         """The largest number of runs that a namespace may have at a time."""
+        ...
+
+    def namespace(self, name: str) -> NamespaceSettings | None:
+        """The settings of a namespace, which may be 10 s old."""
         ...
 
 
@@ -201,16 +212,18 @@ class PostgresJobStorage:
         return [(cursor, None if job and job.namespace in departed else job) for cursor, job in rows]
 
     def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
-        """Write the wanted rows for jobs of a kind.
+        """Write the wanted rows for jobs of a kind. Some kinds have none.
 
         While Postgres does not answer, no row is written. The jobs then have only their claims in Redis, and are lost
         if Redis loses the claims.
 
         Raises:
             NotFound: there is no such namespace.
+            NamespaceMoved: another cell has the namespace. No worker of this cell would ever run the jobs.
             Transient: Postgres works, but other transactions were in the way: they locked the rows for too long.
         """
         if kind.outbox is None or kind.outbox.want is None:
+            self._refuse_moved(arguments)
             return
         try:
             for tries_left in range(WANT_TRIES - 1, -1, -1):
@@ -225,6 +238,17 @@ class PostgresJobStorage:
                         raise
         except StorageUnavailable as error:
             log.warning("No row wants the %d jobs of %s; Redis alone keeps them: %s", len(arguments), kind.name, error)
+
+    def _refuse_moved(self, arguments: Sequence[Arguments]) -> None:
+        if not self.deployment.is_cell:
+            return
+        for name in sorted({one.namespace for one in arguments}):
+            try:
+                known = self.deployment.namespace(name)
+            except StorageUnavailable:
+                return
+            if known and known.residence == "left":
+                raise NamespaceMoved(f"The namespace {name} has moved to another cell.")
 
     def newest(self, kind: JobKind, rows: int) -> int | None:
         """The cursor directly before the newest ``rows`` wanted rows of a kind.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.services.cells import moving
 from tests.adapters.frameworks import needs
+from tests.cells import two_cells
 from tests.integration.inline import work
+from tests.sandbox import Sandbox
 
 needs("langgraph")
 
@@ -428,3 +433,18 @@ def test_what_is_recalled_hides_nothing_from_people(nexus: Nexus) -> None:
     told = recall_node(nexus, "acme")({"messages": [HumanMessage("When are deploys?")]}, {})["memory"]
     assert "Tuesdays." in told
     assert not set(told) & set("\u202e\U000e0068\U000e0069")
+
+
+def test_a_thread_goes_on_when_its_namespace_has_moved_to_another_cell(
+    deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 0.0)
+    with two_cells(deploy, tmp_path) as both:
+        late = Nexus(cells=str(both.file))
+        node, config = remember_node(late, "acme"), {"configurable": {"thread_id": "t"}}
+        said = [HumanMessage("I live in Porto.", id="m1")]
+        node({"messages": said}, config)
+        moving.move(both.cells, "acme", "one")
+        node({"messages": [*said, HumanMessage("I drink tea.", id="m2")]}, config)
+        assert both.one.sql("SELECT external_id FROM memories ORDER BY 1") == [("m1",), ("m2",)]
+        late.cells.close()  # type: ignore[union-attr]

@@ -169,6 +169,22 @@ def test_a_job_of_a_kind_that_only_workers_know_moves_too(both: TwoCells, monkey
     assert "reflect_perspective" in {one["kind"] for one in done}
 
 
+def test_no_job_is_queued_in_the_cell_that_the_namespace_has_left(both: TwoCells) -> None:
+    """No worker would ever run it: only Redis knows of a reflection by hand."""
+    late = Cells(str(both.file))
+    scope = {"namespace": ACME, "observer": "bob", "subject": "ann"}
+    old = late.deployment_of(ACME)
+    move(both.cells, ACME, "two")
+    for ask in (reflect_perspective.on(old).delay, lambda **one: reflect_perspective.on(old).enqueue_many([one])):
+        with pytest.raises(NamespaceMoved):
+            ask(**scope)
+    assert both.one.redis().keys(f"{both.one.name}:job:*") == []
+    reflect_perspective.on(late.deployment_of(ACME)).delay(**scope)
+    claims = both.cells.deployments["two"].claims
+    assert "reflect_perspective" in {claim.kind for claim in (*claims.pending("reflect"), *claims.waiting())}
+    late.close()
+
+
 def test_a_job_that_cannot_be_read_does_not_keep_the_move_from_its_end(both: TwoCells) -> None:
     with use(both.cells.deployments["one"]) as one:
         asked = reflect_perspective.delay(namespace=ACME, observer="bob", subject="ann")

@@ -73,10 +73,15 @@ def remember_node(nexus: Nexus, namespace: str, *, author: str | None = None) ->
         named = config.get("configurable", {})
         user = named.get("user_id")  # may be a number
         said = list(_messages(state["messages"], author or (None if user in (None, "") else str(user))))
-        deployment = nexus.cells.deployment_of(namespace) if nexus.cells else nexus.deployment
         # The state keeps a message that was erased, and gives it again at each turn of the thread.
         thread = str(named.get("thread_id", "langgraph"))
-        gone = erased_ids(deployment, namespace, thread, (one.id for one in said))
+        cells, ids = nexus.cells, [one.id for one in said]
+        if cells is None:
+            gone = erased_ids(nexus.deployment, namespace, thread, ids)
+        else:
+            gone = cells.route(
+                namespace, lambda cell: erased_ids(cells.deployments[cell], namespace, thread, ids), writing=False
+            )
         kept = [one for one in said if one.id not in gone]
         nexus.ingest(namespace, thread, kept, replace=True)
         return {}

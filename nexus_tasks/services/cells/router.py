@@ -20,7 +20,13 @@ from typing import TypeVar
 
 from nexus_tasks.cells_file import CellsFile, read_cells
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import ConfigurationError, NamespaceMoved, NexusError, SchemaOutdated
+from nexus_tasks.errors import (
+    ConfigurationError,
+    NamespaceMoved,
+    NexusError,
+    SchemaOutdated,
+    StorageUnavailable,
+)
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.services.cells.silence import Silence
 from nexus_tasks.settings import cell_settings
@@ -148,8 +154,21 @@ class Cells:
         return namespace in self._known
 
     def deployment_of(self, namespace: str, *, writing: bool = True) -> Deployment:
-        """The deployment that has a namespace. See :meth:`name_of`."""
-        return self.deployments[self.name_of(namespace, writing=writing)]
+        """The deployment that has a namespace now. See :meth:`name_of`.
+
+        The table is read anew, because what the caller does with the deployment does not follow a move. While the
+        directory does not answer, it is the deployment that this process remembers.
+        """
+        known = self._known.get(namespace)
+        self.forget(namespace)
+        try:
+            name = self.name_of(namespace, writing=writing)
+        except StorageUnavailable:
+            if known is None:
+                raise
+            with self._lock:
+                name = self._known.setdefault(namespace, known)
+        return self.deployments[name]
 
     def forget(self, namespace: str) -> None:
         """Read the cell of a namespace from the table at its next use."""
