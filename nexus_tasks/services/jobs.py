@@ -253,6 +253,7 @@ def _retry_letter(
         flags = replace(flags, urgency=urgency)
     task = task_of(deployment.engine, letter.kind)
     task.kind.load(letter.args)  # raises when the kind does not accept the arguments, so the letter stays open
+    namespaces.refuse_leaving(tx, letter.namespace_id)
     dead_letters.resolve(tx, letter.id, "retried")
     mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
     # The job is asked for before the commit, so a resolved letter always has a job.
@@ -342,6 +343,7 @@ def _drop_letters(deployment: Deployment, namespace_id: int | None, kind: str | 
 
 
 def _drop_letter(tx: Transaction, letter: DeadLetter) -> None:
+    namespaces.refuse_leaving(tx, letter.namespace_id)
     dead_letters.resolve(tx, letter.id, "dropped")
     known = declared().get(letter.kind)
     try:

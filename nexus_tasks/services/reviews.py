@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nexus_tasks.storage import job_runs
+from nexus_tasks.storage import job_runs, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import HeldReflection
@@ -36,6 +36,9 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
 
     Returns:
         The kind and arguments of the job, or ``None`` when no plan is held for review.
+
+    Raises:
+        NamespaceMoving: the namespace is moving to another cell.
     """
     found = job_runs.find(tx, job_id)
     if found is None or found[0].status != "needs_review":
@@ -43,6 +46,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     run, _ = found
     if run.namespace_id is None:  # the job's namespace does not exist
         return None
+    namespaces.refuse_leaving(tx, run.namespace_id)
     scope = json.loads(run.scope)
     from nexus_tasks.cognition import reflect
 

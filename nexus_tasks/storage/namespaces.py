@@ -91,6 +91,17 @@ def read(tx: Transaction, name: str) -> NamespaceSettings | None:
     return _settings(row) if row else None
 
 
+def refuse_leaving(tx: Transaction, namespace_id: int) -> None:
+    """Refuse to change a row of a namespace that moves to another cell. For rows that were found without a name.
+
+    Raises:
+        NamespaceMoving: the namespace is moving to another cell.
+    """
+    query = select(Namespace.name).where(Namespace.id == namespace_id, Namespace.residence == "leaving")
+    if name := tx.scalar(query):
+        raise NamespaceMoving(f"The namespace {name} is moving to another cell.")
+
+
 def departed(tx: Transaction) -> frozenset[str]:
     """The names of the namespaces whose jobs another cell runs."""
     # Constants, and not parameters: Postgres must see that the index of namespaces that are not here has all of them.

@@ -705,14 +705,37 @@ def test_the_timeouts_of_the_databases_user_do_not_end_a_copy(both: TwoCells, mo
     assert move(both.cells, ACME, "two").moved_from == "one"
 
 
-def test_a_copy_that_is_kept_counts_once(both: TwoCells) -> None:
-    both.one.sql(
+def _give_up_a_job(here: Sandbox) -> None:
+    here.sql(
         "INSERT INTO dead_letters"
         " (job_id, namespace_id, kind, scope, args, error_type, message, traceback, errors, crashes)"
         " SELECT 'gave-up', id, 'reflect_perspective', '{}',"
         " jsonb_build_object('namespace', name, 'observer', 'ann', 'subject', 'ann'), 'ValueError', 'x', 'x', 1, 0"
         " FROM namespaces WHERE name = 'acme'"
     )
+
+
+@pytest.mark.parametrize("step", ["close", "copy"])
+def test_no_dead_letter_is_retried_or_dropped_in_a_cell_that_the_namespace_leaves(both: TwoCells, step: Step) -> None:
+    """The copy would have the letter open again."""
+    _give_up_a_job(both.one)
+
+    def settle(done: Step) -> None:
+        if done == step:
+            for call in (both.nexus.retry_job, both.nexus.drop_job):
+                with pytest.raises(NamespaceMoving):
+                    call("gave-up")
+            with pytest.raises(StorageUnavailable, match="acme is moving"):
+                both.nexus.drop_jobs(status="dead")
+            refused = both.nexus.retry_jobs().refused
+            assert refused == {"gave-up": "The namespace acme is moving to another cell."}
+
+    move(both.cells, ACME, "two", note=settle)
+    assert both.nexus.drop_job("gave-up").kind == "reflect_perspective"
+
+
+def test_a_copy_that_is_kept_counts_once(both: TwoCells) -> None:
+    _give_up_a_job(both.one)
     both.one.sql(
         "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"
         " cache_write_tokens, cache_read_tokens, cost_usd, seconds)"

@@ -18,7 +18,14 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from nexus_tasks import limits
-from nexus_tasks.errors import EmbeddedError, NotFound, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import (
+    EmbeddedError,
+    NamespaceMoving,
+    NotFound,
+    QueueUnavailable,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.types import FinishedJobs, JobCounts, JobRepair, Listed, Spend, SpendReport, StatusReport
 
 log = logging.getLogger(__name__)
@@ -104,6 +111,7 @@ def one(members: Mapping[str, T], call: Callable[[T], Any]) -> Any:
 
     Raises:
         NotFound: no cell finds it.
+        NamespaceMoving: a cell finds it, and its namespace is moving to another cell.
         StorageUnavailable: no cell that answers finds it, and another one is away.
     """
     missing: NotFound | None = None
@@ -113,6 +121,8 @@ def one(members: Mapping[str, T], call: Callable[[T], Any]) -> Any:
             return call(member)
         except NotFound as error:
             missing = error
+        except NamespaceMoving:  # this cell has it
+            raise
         except AWAY as error:
             away[name] = error.message
     if away or missing is None:
