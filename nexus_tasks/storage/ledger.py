@@ -278,21 +278,19 @@ def holds_of_runs(tx: Transaction) -> list[RunHold]:
     return [RunHold(*row) for row in tx.execute(query.where(BudgetHold.claim_key != ""))]
 
 
-_CALL_WITHOUT_JOB = text(
+_CALLS_WITHOUT_JOB = text(
     """
-    SELECT EXISTS (
-        SELECT FROM budget_holds AS hold JOIN namespaces ON namespaces.id = hold.namespace_id
-        WHERE namespaces.name = :name AND hold.claim_key = '' AND hold.expires_at > now()
-          AND NOT EXISTS (SELECT FROM batch_requests AS request
-                          WHERE request.namespace_id = hold.namespace_id AND request.hold_id = hold.id)
-    )
+    SELECT hold.id FROM budget_holds AS hold JOIN namespaces ON namespaces.id = hold.namespace_id
+    WHERE namespaces.name = :name AND hold.claim_key = '' AND hold.expires_at > now()
+      AND NOT EXISTS (SELECT FROM batch_requests AS request
+                      WHERE request.namespace_id = hold.namespace_id AND request.hold_id = hold.id)
     """
 )
 
 
-def calls_without_job(tx: Transaction, namespace: str) -> bool:
-    """Whether a model call of a namespace is under way that no job makes, such as that of a question."""
-    return bool(tx.scalar(_CALL_WITHOUT_JOB, {"name": namespace}))
+def calls_without_job(tx: Transaction, namespace: str) -> set[int]:
+    """The holds of a namespace's model calls under way that no job makes, such as those of questions."""
+    return set(tx.scalars(_CALLS_WITHOUT_JOB, {"name": namespace}))
 
 
 def end_hold(tx: Transaction, hold_id: int) -> None:

@@ -628,9 +628,10 @@ def asking(
 WHERE = "Where does my sister Eva live?"
 
 
+@pytest.mark.parametrize("after", ["begin", "drain"])
 @pytest.mark.parametrize("budget", [None, 5.0])
 def test_a_move_waits_for_the_questions_that_began_before_and_their_costs_come_along(
-    asking: TwoCells, standin: StandIn, budget: float | None
+    asking: TwoCells, standin: StandIn, budget: float | None, after: Step
 ) -> None:
     if budget is not None:
         asking.nexus.set_namespace(ACME, budget_usd_per_day=budget)
@@ -643,12 +644,16 @@ def test_a_move_waits_for_the_questions_that_began_before_and_their_costs_come_a
 
     standin.answer("answer", slow)
     question = threading.Thread(target=lambda: found.append(asking.nexus.ask(ACME, WHERE).question), daemon=True)
-    question.start()
-    assert begun.wait(30)
     done = threading.Event()
-    mover = threading.Thread(target=lambda: (move(asking.cells, ACME, "two"), done.set()), daemon=True)
+
+    def ask(step: Step) -> None:
+        if step == after:
+            question.start()
+            assert begun.wait(30)
+
+    mover = threading.Thread(target=lambda: (move(asking.cells, ACME, "two", note=ask), done.set()), daemon=True)
     mover.start()
-    eventually(lambda: residence(asking.one, ACME) == "leaving")
+    eventually(lambda: residence(asking.one, ACME) == {"begin": "draining", "drain": "leaving"}[after])
     assert not done.wait(1), "the move has not waited"
     go.set()
     question.join(30)

@@ -329,7 +329,11 @@ def _is_closed(old: Deployment, one: _Move) -> bool:
 
 
 def _drain(old: Deployment, one: _Move) -> None:
-    """Let no job of the namespace begin, and wait until none runs."""
+    """Let no job of the namespace begin, and wait until none runs.
+
+    Model calls without a job go on. The step waits for those that it finds, so that the next one waits for few. The
+    call of a process that was killed counts for minutes.
+    """
     if _is_closed(old, one):  # this move was cut off after the drain
         return
     _reside(old, one.namespace, "draining", one.new, one.id)
@@ -338,14 +342,21 @@ def _drain(old: Deployment, one: _Move) -> None:
     # A worker that has read the namespace before may begin a job until it reads it again.
     obeyed_at = time.monotonic() + NAMESPACE_REMEMBERED_SECONDS
     deadline = obeyed_at + DRAIN_WITHIN
-    while time.monotonic() < obeyed_at or index.running(one.namespace):
+    calls = _calls(old, one)
+    while time.monotonic() < obeyed_at or index.running(one.namespace) or calls:
+        calls = calls and calls & _calls(old, one)
         if time.monotonic() >= deadline:
             raise Transient(
-                f"Jobs of {one.namespace} still run after {DRAIN_WITHIN:.0f} s.",
+                f"Jobs of {one.namespace}, or questions about it, still run after {DRAIN_WITHIN:.0f} s.",
                 remedy="See `nexus jobs list --status running`. The same command goes on with the move, and"
                 f" `nexus cells move {one.namespace} {one.old}` gives it up.",
             )
         time.sleep(_LOOK_EVERY)
+
+
+def _calls(old: Deployment, one: _Move) -> set[int]:
+    with old.database.transaction() as tx:
+        return ledger.calls_without_job(tx, one.namespace)
 
 
 _USERS = text(
