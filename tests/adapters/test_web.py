@@ -72,6 +72,12 @@ except RuntimeError:
 # As after a crash between the commit and the request for the job: the row alone wants it.
 Order.objects.bulk_create([Order(customer="cleo", text="I order cocoa every month.")])
 """
+WITHOUT_REDIS = """
+import django
+django.setup()
+from shop.models import Order
+Order.objects.create(customer="dora", text="I order mint every month.")
+"""
 LEFT = """
 import django
 django.setup()
@@ -91,10 +97,10 @@ def test_a_django_models_save_is_remembered_if_its_transaction_commits(here: San
     )
     environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER / "django_shop"), environment["PYTHONPATH"]])
 
-    def django(*arguments: str) -> str:
+    def django(*arguments: str, **variables: str) -> str:
         done = subprocess.run(
             [sys.executable, *arguments],
-            env=environment,
+            env=environment | variables,
             cwd=here.folder,
             capture_output=True,
             text=True,
@@ -104,15 +110,18 @@ def test_a_django_models_save_is_remembered_if_its_transaction_commits(here: San
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    expected = {f"I order {what} every month." for what in ("green tea", "cocoa", "mint")}
     django(str(FOLDER / "django_shop" / "manage.py"), "migrate", "--verbosity", "0")
     with worker("shop", here.folder, environment) as log:
         django("-c", ORDERS)
+        # The order is stored, so its caller gets no error. The job is asked for later.
+        django("-c", WITHOUT_REDIS, NEXUS_REDIS_URL=f"redis://127.0.0.1:{free_ports(1)[0]}/0")
 
         def known() -> bool:
             facts = {fact.content for fact in nexus.memories("django-shop", levels=["explicit"])}
-            return {"I order green tea every month.", "I order cocoa every month."} <= facts
+            return expected <= facts
 
         eventually(known, why=log.read_text())
         eventually(lambda: django("-c", LEFT).strip() == "0")
     said = {memory.content for memory in nexus.memories("django-shop", levels=["raw"])}
-    assert said == {"I order green tea every month.", "I order cocoa every month."}
+    assert said == expected

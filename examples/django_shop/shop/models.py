@@ -18,4 +18,5 @@ class Order(models.Model):
 
         super().save(*args, **kwargs)
         if self.wants_memory:
-            transaction.on_commit(lambda: remember_order.delay(namespace="django-shop", order_id=self.pk))
+            # Robust: an error here must not reach the caller, who would take the stored order for a failed one.
+            transaction.on_commit(lambda: remember_order.delay(namespace="django-shop", order_id=self.pk), robust=True)
