@@ -8,12 +8,14 @@ not read, so all its messages are made from events. The context type of a buffer
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
@@ -119,9 +121,22 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
             "content": content,
             "occurred_at": datetime.fromtimestamp(entry.time, UTC),
             "tool_calls": (call,) if call else (),
-            "id": f"entry:{start_id}:{entry.entry_seq}",
+            "id": _id(start_id, entry, role, content),
         }
     )
+
+
+def _id(start_id: str, entry: Entry, role: Role, content: str) -> str:
+    """The id of a message that is made from an event.
+
+    Cursor runs the hook twice for an event when both the user's settings and those of the project have the hook. Then
+    both messages get one id, and the second one is a repeat. The id of the turn is random, so that nobody can guess an
+    erased text and compare the hash.
+    """
+    turn, call_id = entry.payload.get("turn"), (entry.payload.get("call") or {}).get("id")
+    if not turn or (role == "tool" and not call_id):
+        return f"entry:{start_id}:{entry.entry_seq}"
+    return f"event:{sha256(json.dumps([turn, role, call_id, content]).encode()).hexdigest()[:32]}"
 
 
 def settle(

@@ -56,6 +56,7 @@ def as_of_claude_code(event: Mapping[str, Any]) -> dict[str, Any]:
         "cwd": folders[0] if isinstance(folders, list) and folders else event.get("cwd"),
         "tool_response": result,
         "answer": event.get("text"),
+        "turn": event.get("generation_id"),  # another one after each prompt
     }
     kept = ("prompt", "tool_name", "tool_input", "tool_use_id")
     return found | {field: event[field] for field in kept if field in event}
@@ -74,6 +75,8 @@ def payload(agent: str, event: dict[str, Any]) -> dict[str, Any] | None:
     for field in ("transcript_path", "agent_transcript_path"):
         if isinstance(event.get(field), str):
             kept[field] = event[field]
+    if agent == CURSOR and isinstance(event.get("turn"), str):
+        kept["turn"] = event["turn"]
     if name == "UserPromptSubmit":
         prompt = str(event.get("prompt", ""))
         kept["prompt"] = excerpt(asked(prompt) if agent == CODEX else prompt, _MOST_PROMPT, scrub)

@@ -108,14 +108,15 @@ def test_without_its_transcript_the_events_of_codex_are_stored(here: Sandbox) ->
 
 
 def test_a_session_of_cursor_is_stored_once_from_its_events(here: Sandbox) -> None:
-    for _ in range(2):  # the same words twice are two turns
-        call("cursor", of_cursor("beforeSubmitPrompt", prompt="Go on.", attachments=[]))
-        shell = {"tool_name": "Shell", "tool_input": {"command": "ls"}, "tool_use_id": "a", "duration": 12}
+    for number in range(2):  # the same words twice are two turns
+        turn_id = {"generation_id": f"490b90b7-a2ce-4c2c-bb76-cb77b125df2{number}"}
+        call("cursor", of_cursor("beforeSubmitPrompt", prompt="Go on.", attachments=[], **turn_id))
+        shell = {"tool_name": "Shell", "tool_input": {"command": "ls"}, "tool_use_id": "a", "duration": 12} | turn_id
         call("cursor", of_cursor("postToolUse", tool_output='{"output": "cart.py", "exitCode": 0}', **shell))
         call("cursor", of_cursor("postToolUseFailure", error_message="timed out", failure_type="timeout", **shell))
         call("cursor", of_cursor("afterAgentThought", text="Hm.", duration_ms=5))
-        call("cursor", of_cursor("afterAgentResponse", text="There is one file."))
-        call("cursor", of_cursor("stop", status="completed", loop_count=0))
+        call("cursor", of_cursor("afterAgentResponse", text="There is one file.", **turn_id))
+        call("cursor", of_cursor("stop", status="completed", loop_count=0, **turn_id))
         assert store().waiting == 0
     turn = [("user", "Go on."), ("tool", "Shell: cart.py"), ("tool", "Shell: Error: timed out")]
     turn.append(("assistant", "There is one file."))
@@ -124,6 +125,27 @@ def test_a_session_of_cursor_is_stored_once_from_its_events(here: Sandbox) -> No
     call("cursor", of_cursor("sessionEnd", reason="user_close", duration_ms=9, final_status="completed"))
     store()
     assert ended(here)
+
+
+def test_a_hook_in_the_settings_of_the_user_and_of_the_project_stores_each_message_of_cursor_once(
+    here: Sandbox,
+) -> None:
+    """Cursor then runs the hook twice for each event. The buffer may be stored between the two."""
+    shell = {"tool_name": "Shell", "tool_input": {"command": "ls"}, "tool_use_id": "a", "tool_output": "cart.py"}
+    for event in (
+        of_cursor("beforeSubmitPrompt", prompt="Which files are there?"),
+        of_cursor("postToolUse", **shell),
+        of_cursor("postToolUse", **shell | {"tool_use_id": "b"}),
+        of_cursor("postToolUse", **shell | {"tool_use_id": None}),  # nothing says that it is the same call
+        of_cursor("afterAgentResponse", text="There is one file."),
+    ):
+        for _ in range(2):
+            call("cursor", event)
+            store()
+    call("cursor", of_cursor("stop", status="completed"))
+    store()
+    calls = [("tool", "Shell: cart.py")] * 4
+    assert said(here) == [("user", "Which files are there?"), *calls, ("assistant", "There is one file.")]
 
 
 @pytest.mark.usefixtures("here")
