@@ -168,6 +168,14 @@ def counts(tx: Transaction) -> Mapping[str, int]:
     return {row[0]: int(row[1]) for row in tx.execute(query)}
 
 
+def moves_of(tx: Transaction, residence: str, names: Collection[str] | None = None) -> Mapping[str, str]:
+    """The namespaces, or those of ``names``, that have a residence (:attr:`Namespace.residence`) → the id of their move."""
+    query = select(Namespace.name, Namespace.move_id).where(Namespace.residence == residence)
+    if names is not None:
+        query = query.where(Namespace.name.in_(names))
+    return {name: move for name, move in tx.execute(query) if move}
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 def begin_move(tx: Transaction, namespace: str, target: str) -> str:
     """Note that a namespace moves to ``target``. Returns the id of the move."""
@@ -191,6 +199,13 @@ def switch(tx: Transaction, namespace: str, move: str) -> None:
     )
     if done.first() is None:
         raise Transient(f"The move of {namespace} was given up.", remedy="Run `nexus cells list`.")
+
+
+def resume(tx: Transaction, namespace: str, move: str, *, old: str, new: str) -> None:
+    """Note that a namespace lives in ``new``, and that its move from ``old`` is not finished."""
+    values = {"cell": new, "moving_to": None, "moved_from": old, "move_id": move}
+    row = insert(Placement).values(namespace=namespace, **values)
+    tx.execute(row.on_conflict_do_update(index_elements=["namespace"], set_=values | {"placed_at": func.now()}))
 
 
 def end_move(tx: Transaction, namespace: str, move: str) -> None:

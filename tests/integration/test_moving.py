@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import Table, text
@@ -45,6 +45,8 @@ from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, answers
 from tests.transcripts.generate import Transcript
+
+T = TypeVar("T")
 
 ACME = "acme"
 TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
@@ -391,6 +393,26 @@ def test_the_older_copy_is_erased_although_the_restored_table_has_its_move(both:
     assert both.nexus.search(ACME, "Eva")
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_restore(
+    both: TwoCells, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, `move` said that no cell has the namespace, and `erase` deleted the copy that the new cell had got."""
+    before = everything(both.one)
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="leave"), 0)
+    if known:
+        both.one.sql("UPDATE placements SET cell = 'one', moving_to = NULL, moved_from = NULL, move_id = NULL")
+    else:
+        both.one.sql("DELETE FROM placements")
+    both.cells.prepare()
+    assert f"Run `nexus cells move {ACME} two`" in caplog.text
+    with pytest.raises(InvalidInput, match="has not left this cell"):
+        eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "two")), within=30)
+    move(both.cells, ACME, "two")
+    assert (everything(both.one), everything(both.two)) == ({}, before)
+    assert both.cells.moves() == []
+
+
 def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
     move(both.cells, ACME, "two")
     both.one.sql("UPDATE placements SET cell = 'one'")
@@ -417,7 +439,7 @@ def test_a_move_that_is_killed_after_a_step_goes_on(both: TwoCells, step: Step) 
     assert both.cells.moves() == []
 
 
-def _try(call: Callable[[], moving.MoveReceipt]) -> moving.MoveReceipt | None:
+def _try(call: Callable[[], T]) -> T | None:
     """Until Postgres has seen that the killed process is gone, it keeps the lock."""
     try:
         return call()

@@ -244,8 +244,36 @@ class Cells:
                     log.warning("The cells %s and %s both have %s: %s", name, twin, stray, restored_remedy(stray))
             with database.transaction() as tx:
                 cells.space_ids(tx, numbers[name], beyond)
+        self._resume_moves()
         self._verified.update(numbers)
         return numbers
+
+    def _resume_moves(self) -> None:
+        """Note the moves that were cut off just before the new cell was opened, and that the table does not have.
+
+        The directory's database was restored to before the move. No cell has such a namespace in use: it has left one,
+        and its copy in the other has the id of the same move.
+        """
+        for new, deployment in self.deployments.items():
+            with deployment.database.transaction() as tx:
+                arriving = cells.moves_of(tx, "arriving")
+            for old, other in self.deployments.items() if arriving else ():
+                with other.database.transaction() as tx:
+                    left = cells.moves_of(tx, "left", arriving)
+                for namespace, move in sorted(arriving.items() & left.items()):
+                    self._resume_move(namespace, move, old, new)
+
+    def _resume_move(self, namespace: str, move: str, old: str, new: str) -> None:
+        with self.directory.database.transaction() as tx:
+            row = cells.find(tx, namespace)
+            if row and row.move_id == move:
+                return
+            cells.resume(tx, namespace, move, old=old, new=new)
+        self.forget(namespace)
+        log.warning(
+            "The move of %s from the cell %s is not finished. Run `nexus cells move %s %s`.",
+            *(namespace, old, namespace, new),
+        )
 
     def correct(self, namespace: str, cell: str) -> bool:
         """Correct the table for a namespace that ``cell`` has, when the cell that the table names has it not any more.
