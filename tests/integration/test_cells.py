@@ -252,6 +252,17 @@ def test_a_write_that_waits_for_another_one_makes_no_cell_silent(both: TwoCells)
         assert both.nexus.remember("other", "I like tea.").stored == 1
 
 
+def test_a_replacement_for_a_silent_cell_fails_as_one_for_a_cell_that_is_away(both: TwoCells) -> None:
+    """Before, it was refused as a wrong argument, so no client tried it again."""
+    said = [Message(id="m1", content="I like rye bread.")]
+    both.nexus.ingest("fresh", "chat", said)
+    for cell, namespace in (("two", "fresh"), ("one", "elsewhere")):
+        both.cells.silence._answered.clear()
+        both.cells.silence.note(cell, time.monotonic() - 5, StorageUnavailable("No answer."))
+        with pytest.raises(StorageUnavailable, match="No answer"):
+            both.nexus.ingest(namespace, "chat", said, replace=True)
+
+
 def said_in(nexus: Nexus, namespace: str) -> list[str]:
     """The notes of a namespace. The list is empty until its cell answers and has stored the buffered messages."""
     try:

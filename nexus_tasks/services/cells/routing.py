@@ -56,6 +56,9 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     if name == "forget":  # a message that waits for another cell would come back
         _store_before_erasure(cells, namespace, bound.arguments)
 
+    # A replacement is never buffered: the buffer cannot ask Postgres whether a message has changed.
+    buffered = name in _BUFFERED and not bound.arguments.get("replace")
+
     def keep(cell: str) -> Any:
         return intake.keep(cells.deployments[cell], **_as_call(bound.arguments))
 
@@ -64,13 +67,13 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
             namespace,
             lambda cell: getattr(client.members[cell], name)(*args, **kwargs),
             writing=name in _MAKE,
-            silent=keep if name in _BUFFERED else None,
+            silent=keep if buffered else None,
         )
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
     except Transient:
         # Only the directory can be away here: a cell's own client has buffered the messages already.
-        if name not in _BUFFERED or cells.knows(namespace):
+        if not buffered or cells.knows(namespace):
             raise
         found = keep(cells.new)
     if getattr(found, "buffered", 0):
