@@ -255,7 +255,7 @@ class JobError(NexusError):
     """A job could not be done."""
 
     # After an error with a wait reason the job waits, and no failed attempt is counted. Empty: there is no wait reason.
-    wait_reason: ClassVar[str] = ""
+    wait_reason: str = ""
 
     @property
     def wait_detail(self) -> str:
@@ -372,6 +372,8 @@ class BudgetHeld(OverBudget):
 
     default_remedy = "Nothing to do: a job goes on when one of these calls ends. After a call, try again later."
     wait_reason = "held"
+    # The wait reason when the call does not fit beside what message batches hold. The end of another call cannot help.
+    reserved_reason: ClassVar = "reserved"
 
     def __init__(
         self,
@@ -380,10 +382,13 @@ class BudgetHeld(OverBudget):
         detail: str = "",
         day_ends_in: float | None = None,
         frees_in: float = 600.0,
+        reserved: bool = False,
         remedy: str | None = None,
     ) -> None:
         super().__init__(message, detail=detail, day_ends_in=day_ends_in, remedy=remedy)
         self.frees_in = frees_in  # seconds until the first of the holds expires
+        if reserved:
+            self.wait_reason = self.reserved_reason
 
     def wait_seconds(self, now: float) -> float:
         """The seconds until a hold expires, but at most 600 s, and no longer than the day.

@@ -27,6 +27,7 @@ _WAITS = {
     "throttle": "because the model asked for a pause",
     "budget": "because today's budget is spent",
     "held": "for money that other model calls hold",
+    "reserved": "for money that message batches hold",
     "price": "because its model has no price",
     "crash": "after its worker died",
     "pause": "because its kind is paused",

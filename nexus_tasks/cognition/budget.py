@@ -67,14 +67,16 @@ def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[A
 
 @contextmanager
 def waking_cheaper_jobs(job: JobContext) -> Iterator[None]:
-    """Wake the jobs that wait behind this one, when it is over the budget: they may cost less.
+    """Wake the jobs that wait behind this one, when the end of no other call can help it: they may cost less.
 
     The transaction belongs inside the block, because waking jobs asks Redis and Postgres.
     """
     try:
         yield
-    except BudgetHeld:  # a call that ends wakes the next job
-        raise
+    except BudgetHeld as error:
+        if error.wait_reason == error.reserved_reason:
+            job.freed()
+        raise  # otherwise a call that ends wakes the next job
     except OverBudget:
         job.freed()
         raise
@@ -137,6 +139,7 @@ def _hold(
             f" {cost:.4f}",
             day_ends_in=hold.day_ends_in,
             frees_in=hold.frees_in,
+            reserved=hold.spent_usd + hold.reserved_usd + cost > Decimal(str(budget)),
         )
     raise OverBudget(
         f"{hold.spent_usd:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",

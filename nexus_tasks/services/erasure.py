@@ -73,7 +73,8 @@ def forget(
         log.warning("A context file of %s could not be erased; a worker writes it again: %s", namespace, error.strerror)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
     follow_ups.forget_errors(deployment, namespace)
-    follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
+    # The erasure releases the money of requests that it deletes.
+    follow_ups.wake_held(deployment, namespace, reserved=True)
     requeued = follow_ups.ask(
         deployment,
         [

@@ -99,7 +99,8 @@ def change_namespace(
         )
     deployment.forget_namespace(namespace)
     if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
-        for reason in (OverBudget.wait_reason, BudgetHeld.wait_reason, PriceUnknown.wait_reason):
+        held = BudgetHeld.wait_reason, BudgetHeld.reserved_reason
+        for reason in (OverBudget.wait_reason, *held, PriceUnknown.wait_reason):
             follow_ups.hurry_all(deployment, reason, namespace)
     return _info(known)
 

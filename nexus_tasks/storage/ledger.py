@@ -20,7 +20,7 @@ from nexus_tasks.settings import Price
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
+from nexus_tasks.storage.models import BatchRequest, BudgetHold, ModelCall, Namespace, SavedAnswer
 from nexus_tasks.types import Spend
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ class Hold:
         id: the hold's id; ``None`` when the budget does not allow the call.
         spent_usd: USD that the namespace has spent today.
         held_usd: USD that are held for other calls.
+        reserved_usd: those of them that are held for message batches.
         frees_in: seconds until the first hold of another call expires; 0 when no money is held.
         day_ends_in: seconds until the next UTC day.
     """
@@ -212,6 +213,7 @@ class Hold:
     id: int | None
     spent_usd: Decimal
     held_usd: Decimal
+    reserved_usd: Decimal
     frees_in: float
     day_ends_in: float
 
@@ -238,12 +240,16 @@ def hold_budget(
     if claim_key:
         earlier = (BudgetHold.claim_key == claim_key) & (BudgetHold.token != token)
         tx.execute(delete(BudgetHold).where(BudgetHold.namespace_id == namespace_id, earlier))
+    batched = select(BatchRequest.hold_id).where(
+        BatchRequest.namespace_id == namespace_id, BatchRequest.hold_id.is_not(None)
+    )
     query = select(
         func.coalesce(func.sum(BudgetHold.cost_usd), 0),
+        func.coalesce(func.sum(BudgetHold.cost_usd).filter(BudgetHold.id.in_(batched)), 0),
         func.coalesce(func.extract("epoch", func.min(BudgetHold.expires_at) - func.now()), 0),
         86_400 - func.extract("epoch", func.now() - _midnight()),
     ).where(BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now())
-    held, frees_in, day_ends_in = tx.execute(query).one()
+    held, reserved, frees_in, day_ends_in = tx.execute(query).one()
     spent, held = spent_today(tx, namespace_id=namespace_id)[1], Decimal(held)
     hold_id = None
     if spent + held + cost <= Decimal(str(budget_usd)):
@@ -253,7 +259,7 @@ def hold_budget(
         )
         hold_id = tx.execute(statement.returning(BudgetHold.id)).scalar_one()
     times = {"frees_in": float(frees_in), "day_ends_in": float(day_ends_in)}
-    return Hold(id=hold_id, spent_usd=spent, held_usd=held, **times)
+    return Hold(id=hold_id, spent_usd=spent, held_usd=held, reserved_usd=Decimal(reserved), **times)
 
 
 class RunHold(NamedTuple):

@@ -128,11 +128,16 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str, *, most: floa
         _warn_of_sleepers(deployment, reason, error)
 
 
-def wake_held(deployment: Deployment, namespace: str) -> None:
+def wake_held(deployment: Deployment, namespace: str, *, reserved: bool = False) -> None:
     """Wake jobs that wait until other model calls free a part of the budget: as many as may run at a time.
 
     Those that still find too little money wait again. The next call that ends wakes them.
+
+    Args:
+        reserved: also wake all jobs that did not fit beside what message batches held.
     """
+    if reserved:
+        hurry_all(deployment, BudgetHeld.reserved_reason, namespace)
     hurry_all(deployment, BudgetHeld.wait_reason, namespace, most=max(deployment.cap(namespace), 1))
 
 

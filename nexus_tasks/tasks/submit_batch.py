@@ -45,7 +45,7 @@ def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
     # An earlier run may have died after it had stored answers and before it woke their jobs.
     if progress.back or work.run.primary.crashes:
         follow_ups.hurry_all(work.deployment, BATCH, namespace.name)
-        follow_ups.wake_held(work.deployment, namespace.name)
+        follow_ups.wake_held(work.deployment, namespace.name, reserved=True)
     if progress.seconds is not None:
         raise Wait(BATCH, progress.seconds, progress.detail)
     with work.database.transaction() as tx:

@@ -91,7 +91,8 @@ def _erase_expired(deployment: Deployment) -> int:
             found = _erase_listed(deployment, touched, end)
             erased += found
     for namespace in sorted(touched):
-        follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
+        # The erasure releases the money of requests that it deletes.
+        follow_ups.wake_held(deployment, namespace, reserved=True)
         follow_ups.forget_errors(deployment, namespace)
     if touched and (busy := vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)):
         log.warning("Files of Postgres may still have expired memories, in the tables %s.", ", ".join(busy))

@@ -487,8 +487,8 @@ def test_a_batch_keeps_to_the_budget(claude: Callable[..., Sandbox], slow: Stand
     run()
     assert [why for _, why in sorted((c.kind, c.wait_reason) for c in waiting() if c.kind == "digest_session")] == [
         "batch",
-        "held",
-        "held",
+        "reserved",
+        "reserved",
     ]
     assert slow.counters.batch_items == 1
     assert here.sql("SELECT count(*) FROM budget_holds") == [(1,)]

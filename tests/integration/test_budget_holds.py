@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import budget
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.orphans import give_back
@@ -18,7 +18,17 @@ from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.storage import ledger
 from nexus_tasks.tasks import follow_ups
-from tests.integration.inline import NAMESPACE, facts, job_context, pending, say, waiting, work
+from tests.integration.inline import (
+    NAMESPACE,
+    facts,
+    job_context,
+    pending,
+    say,
+    time_passes,
+    waiting,
+    work,
+    work_as_asked,
+)
 from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import StandIn
 
@@ -225,3 +235,46 @@ def test_a_job_that_is_over_the_budget_wakes_the_cheaper_job_behind_it(claude: C
     work("derive_memory")
     assert reasons() == ["budget"]
     assert remembers(1), "the cheaper job sleeps although its call fits the budget"
+
+
+def test_a_call_that_does_not_fit_beside_a_batch_leaves_the_wake_ups_to_cheaper_ones(
+    claude: Claude, standin: StandIn
+) -> None:
+    """Before, the oldest jobs got every wake-up, and cheap ones behind them slept although there was money."""
+    standin.batch_delay = None
+    here = claude(
+        NEXUS_BUDGET_USD_PER_DAY="0.01",
+        NEXUS_BATCH_THRESHOLD="2",
+        NEXUS_MAX_TOKENS_DERIVE="4000",
+        NEXUS_MAX_TOKENS_DIGEST="10000",
+        NEXUS_NAMESPACE_CONCURRENCY="1",
+    )
+
+    def waits() -> dict[str, str]:
+        told = {claim.args.get("session_key", claim.kind): claim.wait_reason for claim in waiting()}
+        return {name: reason for name, reason in told.items() if reason != "batch"}
+
+    for session in ("dear", "one", "two"):
+        say("I moved to Lisbon.", session=session, observers=[])
+    live = hold(here, "0.009")
+    Nexus().digest(NAMESPACE, "dear")
+    work("digest_session")
+    say("I drink tea.", session="cheap")
+    work("derive_memory")
+    assert waits() == {"dear": "held", "derive_memory": "held"}
+    here.sql("DELETE FROM budget_holds WHERE id = :id", id=live)
+    for session in ("one", "two"):
+        digest_session.delay(namespace=NAMESPACE, session_key=session, reason="dream_digest")
+    work_as_asked()
+    assert holds(here) == 2
+    follow_ups.wake_held(default_deployment(), NAMESPACE)
+    assert [claim.kind for claim in pending()] == ["digest_session"]
+    work("digest_session", "derive_memory")
+    assert len(facts()) == 1, "the cheap job sleeps although there is money"
+    assert waits() == {"dear": "reserved"}
+    standin.end_batches()
+    here.sql("UPDATE message_batches SET due_at = now()")
+    time_passes(here)
+    work_as_asked()
+    assert waits() == {}
+    assert here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq") == [(3,)]
