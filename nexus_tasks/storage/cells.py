@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import ConfigurationError, Transient
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Base, CellRow, Namespace, Placement
+from nexus_tasks.storage.models import Base, CellRow, Memory, Namespace, Placement
 from nexus_tasks.storage.namespaces import USABLE
 
 MOST_CELLS = 256  # a cell's rows get ids that leave the cell's number when divided by this
@@ -169,11 +169,17 @@ def counts(tx: Transaction) -> Mapping[str, int]:
 
 
 def moves_of(tx: Transaction, residence: str, names: Collection[str] | None = None) -> Mapping[str, str]:
-    """The namespaces, or those of ``names``, that have a residence (:attr:`Namespace.residence`) → the id of their move."""
+    """The namespaces, or those of ``names``, with a residence (:attr:`Namespace.residence`) → the id of their move."""
     query = select(Namespace.name, Namespace.move_id).where(Namespace.residence == residence)
     if names is not None:
         query = query.where(Namespace.name.in_(names))
     return {name: move for name, move in tx.execute(query) if move}
+
+
+def copies(tx: Transaction) -> Sequence[str]:
+    """The namespaces that have left a cell, and of which it has messages still, sorted by name."""
+    has_messages = select(Memory.id).where(Memory.namespace_id == Namespace.id).exists()
+    return tx.scalars(select(Namespace.name).where(Namespace.residence == "left", has_messages).order_by("name")).all()
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------

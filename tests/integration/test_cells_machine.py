@@ -1,14 +1,13 @@
 """Write, erase, move, cut off and restore in any order, among three cells: a model says what each cell must have then.
 
 The model keeps which messages were acknowledged and which were erased. Between the steps no read returns an erased
-message or leaves out a stored one. At the end every outage ends, every move is finished and the buffers are stored: then
+message or leaves out a stored one. At the end all outages end, each move is finished and the buffers are stored: then
 each client reads what the model has, and no cell has a text that was erased.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections import Counter
@@ -217,7 +216,7 @@ class Machine:
 
     def prepare(self) -> None:
         self.note("prepare")
-        self.call("prepare", lambda: self.made["second"].prepare())
+        self.call("prepare", self.made["second"].prepare)
 
     def back_up(self) -> None:
         """Back the directory's database up."""
@@ -232,7 +231,7 @@ class Machine:
         desk.sql("TRUNCATE placements")
         for row in self.saved:
             desk.sql("INSERT INTO placements VALUES (:a, :b, :c, :d, :e, :f)", **dict(zip("abcdef", row, strict=True)))
-        eventually(lambda: self.call("prepare", lambda: self.made["second"].prepare()))
+        eventually(lambda: self.call("prepare", self.made["second"].prepare))
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def settle(self) -> None:
@@ -246,6 +245,10 @@ class Machine:
         for namespace, _, target in first.moves():
             self.note("settle: move", namespace, target)
             move(first, namespace, target)
+        for cell in ("one", "two"):  # as the warnings of `prepare` say after a restore
+            for namespace in first.copies(cell):
+                self.note("settle: erase copy", namespace, cell)
+                moving.erase_copy(first, namespace, cell)
         self.note("settle: flush")
         report = buffers.store_all(first, wait=True)
         assert not report.waiting, report
@@ -327,7 +330,5 @@ def test_nothing_is_lost_and_nothing_comes_back_among_cells(run: Callable[[int, 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_and_nothing_comes_back_among_cells_for_long(run: Callable[[int, int], None]) -> None:
-    for seed in range(
-        int(os.environ.get("SEED", "100")), int(os.environ.get("SEED", "100")) + int(os.environ.get("SEEDS", "100"))
-    ):
+    for seed in range(200, 300):
         run(seed, 50)

@@ -413,6 +413,20 @@ def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_re
     assert both.cells.moves() == []
 
 
+def test_a_copy_that_a_move_left_is_named_after_a_restore(both: TwoCells, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, what was erased later in the new cell stayed in the copy, and no command told of it."""
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="open"), 0)
+    both.cells.prepare()
+    assert "has a copy" not in caplog.text, "the move deletes it"
+    both.one.sql("UPDATE placements SET cell = 'one', moving_to = NULL, moved_from = NULL, move_id = NULL")
+    both.cells.prepare()
+    assert f"`nexus cells erase {ACME} one` deletes the copy" in caplog.text
+    eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "one")), within=30)
+    assert everything(both.one) == {}
+    assert both.nexus.search(ACME, "Eva")
+    assert both.cells.copies("one") == []
+
+
 def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
     move(both.cells, ACME, "two")
     both.one.sql("UPDATE placements SET cell = 'one'")

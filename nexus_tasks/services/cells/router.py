@@ -245,8 +245,21 @@ class Cells:
             with database.transaction() as tx:
                 cells.space_ids(tx, numbers[name], beyond)
         self._resume_moves()
+        for name in order:
+            for left in self.copies(name):
+                log.warning(
+                    "The cell %s has a copy of %s, which has left it. `nexus cells erase %s %s` deletes the copy.",
+                    *(name, left, left, name),
+                )
         self._verified.update(numbers)
         return numbers
+
+    def copies(self, cell: str) -> Sequence[str]:
+        """The namespaces that have left a cell, and of which it has a copy. Those that are moving are left out."""
+        with self.deployments[cell].database.transaction() as tx:
+            found = cells.copies(tx)
+        with self.directory.database.transaction() as tx:
+            return [one for one in found if (row := cells.find(tx, one)) is None or row.move_id is None]
 
     def _resume_moves(self) -> None:
         """Note the moves that were cut off just before the new cell was opened, and that the table does not have.
