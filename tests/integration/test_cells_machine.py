@@ -163,7 +163,9 @@ class Machine:
             one.stored = one.stored or not answer.buffered
 
     def forget(self) -> None:
-        client, namespace, session = self.somewhere()
+        """A process with ``NEXUS_CELL`` does not look into the buffers of other cells, so none erases here."""
+        _, namespace, session = self.somewhere()
+        client = self.luck.choice(["first", "second"])
         whole = self.luck.random() < 0.3
         self.note("forget", client, namespace, "" if whole else session)
         chosen: dict[str, Any] = {"everything": True} if whole else {"session_key": session}
@@ -246,6 +248,9 @@ class Machine:
             self.note("settle: move", namespace, target)
             move(first, namespace, target)
         for cell in ("one", "two"):  # as the warnings of `prepare` say after a restore
+            for namespace in first.closed(cell):
+                self.note("settle: open", namespace, cell)
+                move(first, namespace, cell)
             for namespace in first.copies(cell):
                 self.note("settle: erase copy", namespace, cell)
                 moving.erase_copy(first, namespace, cell)

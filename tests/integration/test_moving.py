@@ -413,6 +413,22 @@ def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_re
     assert both.cells.moves() == []
 
 
+@pytest.mark.parametrize("step", ["drain", "copy"])
+def test_a_namespace_that_a_forgotten_move_has_closed_is_named_after_a_restore(
+    both: TwoCells, step: Step, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = everything(both.one)
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after=step), 0)
+    both.cells.prepare()
+    assert "opens it" not in caplog.text, "the move goes on"
+    both.one.sql("UPDATE placements SET moving_to = NULL, move_id = NULL")
+    both.cells.prepare()
+    assert f"`nexus cells move {ACME} one` opens it" in caplog.text
+    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+    assert (everything(both.one), everything(both.two)) == (before, {})
+    assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
+
+
 def test_a_copy_that_a_move_left_is_named_after_a_restore(both: TwoCells, caplog: pytest.LogCaptureFixture) -> None:
     """Before, what was erased later in the new cell stayed in the copy, and no command told of it."""
     os.waitpid(move_in_child(both.cells, ACME, "two", die_after="open"), 0)

@@ -246,6 +246,11 @@ class Cells:
                 cells.space_ids(tx, numbers[name], beyond)
         self._resume_moves()
         for name in order:
+            for closed in self.closed(name):
+                log.warning(
+                    "A move that is not in the table has closed %s in the cell %s. `nexus cells move %s %s` opens it.",
+                    *(closed, name, closed, name),
+                )
             for left in self.copies(name):
                 log.warning(
                     "The cell %s has a copy of %s, which has left it. `nexus cells erase %s %s` deletes the copy.",
@@ -253,6 +258,14 @@ class Cells:
                 )
         self._verified.update(numbers)
         return numbers
+
+    def closed(self, cell: str) -> Sequence[str]:
+        """The namespaces that live in a cell, and that a move has closed which the table does not have."""
+        with self.deployments[cell].database.transaction() as tx:
+            moves = {**cells.moves_of(tx, "draining"), **cells.moves_of(tx, "leaving")}
+        with self.directory.database.transaction() as tx:
+            rows = [(cells.find(tx, namespace), move) for namespace, move in sorted(moves.items())]
+        return [row.namespace for row, move in rows if row and row.cell == cell and row.move_id != move]
 
     def copies(self, cell: str) -> Sequence[str]:
         """The namespaces that have left a cell, and of which it has a copy. Those that are moving are left out."""
