@@ -393,14 +393,16 @@ def test_the_older_copy_is_erased_although_the_restored_table_has_its_move(both:
     assert both.nexus.search(ACME, "Eva")
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("saved", ["after the beginning", "before the move", "before the namespace"])
 def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_restore(
-    both: TwoCells, known: bool, caplog: pytest.LogCaptureFixture
+    both: TwoCells, saved: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before, `move` said that no cell has the namespace, and `erase` deleted the copy that the new cell had got."""
     before = everything(both.one)
     os.waitpid(move_in_child(both.cells, ACME, "two", die_after="leave"), 0)
-    if known:
+    if saved == "after the beginning":
+        both.one.sql("UPDATE placements SET cell = 'one', moving_to = 'two', moved_from = NULL")
+    elif saved == "before the move":
         both.one.sql("UPDATE placements SET cell = 'one', moving_to = NULL, moved_from = NULL, move_id = NULL")
     else:
         both.one.sql("DELETE FROM placements")

@@ -292,7 +292,7 @@ class Cells:
     def _resume_move(self, namespace: str, move: str, old: str, new: str) -> None:
         with self.directory.database.transaction() as tx:
             row = cells.find(tx, namespace)
-            if row and row.move_id == move:
+            if row and row.move_id == move and row.moving_to is None:
                 return
             cells.resume(tx, namespace, move, old=old, new=new)
         self.forget(namespace)
