@@ -499,6 +499,23 @@ def test_a_memory_that_fails_or_hangs_never_breaks_the_call(client: Anthropic, s
     assert standin.counters.requests[0].params["system"] == "Be brief."
 
 
+def test_calls_at_once_wait_for_a_hanging_memory_at_once() -> None:
+    """The event loop has six threads for its calls on a machine of two processors."""
+    import httpx2
+
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": [], "usage": None}
+    gateway = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
+
+    async def talk() -> float:
+        async with AsyncAnthropic(api_key=KEY, http_client=httpx2.AsyncClient(transport=gateway)) as plain:
+            own = remembering(plain, Broken(2.0), "acme", session_key="chat", timeout=0.5)
+            began = time.monotonic()
+            await asyncio.gather(*(own.messages.create(**turn(str(n))) for n in range(100)))
+            return time.monotonic() - began
+
+    assert asyncio.run(talk()) < 4
+
+
 def test_odd_requests_pass_unharmed(nexus: Nexus, client: Anthropic, standin: StandIn) -> None:
     standin.answer(lambda _: True, lambda _: "fine")
     own = remembering(client, nexus, "acme", session_key="chat")
