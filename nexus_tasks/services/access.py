@@ -129,6 +129,7 @@ class TokenChecker:
 
         Raises:
             StorageUnavailable: Postgres does not answer.
+            NamespaceMoving: the token's namespace is arriving from another cell.
         """
         return self.noted(self.look_up(given))
 
@@ -137,6 +138,7 @@ class TokenChecker:
 
         Raises:
             StorageUnavailable: Postgres does not answer.
+            NamespaceMoving: the token's namespace is arriving from another cell.
         """
         with self._deployment.database.reading() as tx:
             return tokens.check(tx, given)

@@ -17,7 +17,7 @@ from datetime import datetime
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NamespaceMoving, NotFound
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Token
 
@@ -140,9 +140,10 @@ _LOOKED_UP = text(
            CASE WHEN token.previous_until > now() THEN token.previous_digest END AS previous,
            CASE WHEN token.revoked_at IS NOT NULL THEN 'revoked'
                 WHEN token.expires_at <= now() THEN 'expired' ELSE '' END AS refusal,
-           token.last_used_at IS NULL OR token.last_used_at < date_trunc('hour', now()) AS unnoted
+           token.last_used_at IS NULL OR token.last_used_at < date_trunc('hour', now()) AS unnoted,
+           namespaces.residence = 'arriving' AS arriving
     FROM tokens AS token JOIN namespaces ON namespaces.id = token.namespace_id
-    WHERE token.id = :id AND namespaces.residence IN ('here', 'draining', 'leaving')
+    WHERE token.id = :id AND namespaces.residence IN ('here', 'draining', 'leaving', 'arriving')
     """
 )
 
@@ -151,6 +152,9 @@ def check(tx: Transaction, given: str) -> Checked:
     """Check a token that a request has sent. Postgres' clock decides whether it has expired.
 
     The id in the token finds the row. The secrets are compared in constant time.
+
+    Raises:
+        NamespaceMoving: the token's namespace is arriving from another cell.
     """
     parts = _FORM.fullmatch(given)
     row = tx.execute(_LOOKED_UP, {"id": parts[1]}).one_or_none() if parts else None
@@ -160,6 +164,8 @@ def check(tx: Transaction, given: str) -> Checked:
     matches = [hmac.compare_digest(digest, known) for known in (row.digest, row.previous or row.digest)]
     if not any(matches):
         return UNKNOWN
+    if row.arriving:
+        raise NamespaceMoving(f"The namespace {row.namespace} is arriving from another cell.")
     return Checked(
         refusal=row.refusal,
         id=row.id,

@@ -35,6 +35,7 @@ from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import context_cache
 from nexus_tasks.services.cells import buffers, moving
 from nexus_tasks.services.cells.moving import STEPS, Step, move
+from nexus_tasks.services.cells.tokens import CellTokenChecker
 from nexus_tasks.storage import engine
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
@@ -493,6 +494,26 @@ def test_a_move_that_is_killed_at_any_moment_goes_on(both: TwoCells) -> None:
     eventually(lambda: _try(lambda: move(both.cells, ACME, target)), within=30)
     assert everything(both.two) == before
     assert everything(both.one) == {}
+
+
+@pytest.mark.parametrize("cut_off", ["copy", "switch", "leave", "open"])
+def test_no_step_of_a_move_makes_a_token_unknown(both: TwoCells, cut_off: Step) -> None:
+    """A client takes 401 as final."""
+    made = both.nexus.create_token(ACME, "client")
+    with closing(Cells(str(both.file))) as cells:
+        checker = CellTokenChecker(cells)
+        assert checker.check(made.token).namespace == ACME
+        os.waitpid(move_in_child(both.cells, ACME, "two", die_after=cut_off), 0)
+        if cut_off == "leave":
+            with pytest.raises(NamespaceMoving):
+                checker.check(made.token)
+        else:
+            assert checker.check(made.token).namespace == ACME
+        assert checker.check(made.token[:-1] + "~").refusal == "unknown"
+        eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+        assert checker.check(made.token).namespace == ACME
+        both.nexus.revoke_token(ACME, made.id)
+        assert checker.check(made.token).refusal == "revoked"
 
 
 def test_a_move_can_be_given_up_until_the_switch(both: TwoCells) -> None:

@@ -171,7 +171,7 @@ class Remembering(Middleware):
         return None
 
     async def _safely_async(self, otherwise: str, work: Callable[[], T]) -> T | None:
-        """:meth:`_safely` without a thread of the event loop. The loop has few, and a memory that hangs would hold them."""
+        """:meth:`_safely` without a thread of the event loop. It has few, and a memory that hangs would hold them."""
         with self._told(otherwise):
             return await asyncio.wait_for(asyncio.wrap_future(_begin(work)), self.timeout)
         return None

@@ -71,6 +71,7 @@ def access_of(checker: TokenChecker, token: str, bound: str | None) -> Access | 
 
     Raises:
         StorageUnavailable: Postgres does not answer.
+        NamespaceMoving: the token's namespace is arriving from another cell.
     """
     found = checker.check(token)
     if found.refusal:

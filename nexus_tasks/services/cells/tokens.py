@@ -54,6 +54,7 @@ class CellTokenChecker(TokenChecker):
 
         Raises:
             StorageUnavailable: no cell that answers knows the token, and another cell may know it.
+            NamespaceMoving: only the cell in which the token's namespace is arriving knows it.
         """
         away: NexusError | None = None
         key = hash(given)
