@@ -236,6 +236,37 @@ def test_only_the_first_calls_wait_for_a_silent_cell(both: TwoCells, tmp_path: P
         assert [text for text in stored if text.startswith("Message")] == [f"Message {n}." for n in range(10)]
 
 
+def test_who_asks_a_silent_directory_for_a_deployment_takes_no_cell_from_the_others(
+    both: TwoCells, tmp_path: Path
+) -> None:
+    """Before, the wait made the client forget the cell: reads of the namespace failed, and messages were buffered."""
+    both.nexus.remember("fresh", "I like rye bread.")
+    folder = parse_qs(urlsplit(both.one.database_url).query)["host"][0]
+    with (
+        proxy(Path(folder) / ".s.PGSQL.5432") as wire,
+        closing(Cells(str(through_a_proxy(both, "one", wire.port, tmp_path)))) as cells,
+    ):
+        nexus = Nexus(cells=cells)
+        home = cells.deployment_of("fresh")
+        wire.silent_from(b"user")  # that is: from the first bytes of each connection on
+        wire.cut()
+        with pytest.raises(StorageUnavailable):
+            nexus.search("old", "Porto")
+        time.sleep(1.1)  # from now on, one call tries the directory again
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(cells.deployment_of, "fresh")
+            found = 0
+            while not asking.done():
+                assert nexus.search("fresh", "bread")
+                assert nexus.remember("fresh", "I bake on Fridays.").buffered == 0
+                found += 1
+                time.sleep(0.1)
+            assert asking.result() is home
+        assert found > 5
+        wire.silent_from(b"")
+        wire.cut()
+
+
 def test_a_write_that_waits_for_another_one_makes_no_cell_silent(both: TwoCells) -> None:
     """Before, an import of one tenant made the calls of all tenants of the cell fail: Postgres does not answer."""
     for name in ("fresh", "other"):

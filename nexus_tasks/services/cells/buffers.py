@@ -126,7 +126,6 @@ def store_before_erasure(cells: Cells, namespace: str, session_key: str | None, 
     if not keeping:  # so the directory may be away
         return
     _ask_the_directory(cells)
-    cells.forget(namespace)
     home = cells.deployment_of(namespace, writing=False)
     for deployment in keeping:
         if deployment is not home:

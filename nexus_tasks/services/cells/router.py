@@ -106,19 +106,20 @@ class Cells:
             deployment.close()
 
     # --- one namespace ------------------------------------------------------------------------------------------------
-    def name_of(self, namespace: str, *, writing: bool = True, checked: bool = True) -> str:
+    def name_of(self, namespace: str, *, writing: bool = True, checked: bool = True, anew: bool = False) -> str:
         """The name of the cell that has a namespace.
 
         Args:
             namespace: the namespace.
             writing: note in the table where a new namespace lives. Otherwise a new namespace is only looked for.
             checked: check the cell's database, unless this process has done so. A check of a silent cell takes seconds.
+            anew: read the table, also when this process remembers the cell.
 
         Raises:
             StorageUnavailable: the directory does not answer, and this process has not asked for the namespace before.
             ConfigurationError: the cell of new namespaces is not prepared, or a cell's database is another one.
         """
-        if found := self._known.get(check_namespace(namespace)):
+        if (found := self._known.get(check_namespace(namespace))) and not anew:
             return found
         placed, is_old = self.silence.ask(self.directory_name, partial(self._find, namespace))
         name = placed.cell if placed else self.directory_name if is_old else self.new
@@ -132,7 +133,7 @@ class Cells:
         if placed is None and (is_old or writing):
             with tenancy.unlimited(), self.directory.database.transaction() as tx:
                 if cells.place(tx, namespace, name) != name:  # another process was faster, with another file of cells
-                    return self.name_of(namespace, writing=writing)
+                    return self.name_of(namespace, writing=writing, anew=anew)
         is_made = placed or is_old or writing  # else it does not exist, and may be made somewhere else
         if is_made and (checked or placed is None):
             with self._lock:
@@ -159,16 +160,12 @@ class Cells:
         The table is read anew, because what the caller does with the deployment does not follow a move. While the
         directory does not answer, it is the deployment that this process remembers.
         """
-        known = self._known.get(namespace)
-        self.forget(namespace)
         try:
-            name = self.name_of(namespace, writing=writing)
+            return self.deployments[self.name_of(namespace, writing=writing, anew=True)]
         except StorageUnavailable:
-            if known is None:
+            if (known := self._known.get(namespace)) is None:
                 raise
-            with self._lock:
-                name = self._known.setdefault(namespace, known)
-        return self.deployments[name]
+            return self.deployments[known]
 
     def forget(self, namespace: str) -> None:
         """Read the cell of a namespace from the table at its next use."""
