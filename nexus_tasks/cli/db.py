@@ -106,7 +106,7 @@ def reembed(
         refuse_limited(client.limit, "--drop-others")
     with meter("embedded") as progress:
         filled, refused, model = fill(deployment, namespace, progress.at)
-    dropped = drop(deployment) if drop_others else 0
+    dropped = drop(deployment, namespace) if drop_others else 0
     if json:
         emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped})
         return

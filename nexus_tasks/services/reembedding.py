@@ -43,12 +43,19 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
     return filled, refused, deployment.embedder.name
 
 
-def drop_others(deployment: Deployment) -> int:
-    """Delete the vectors of all models except the configured model. Returns the number of deleted vectors."""
+def drop_others(deployment: Deployment, namespace: str | None) -> int:
+    """Delete the vectors of all models except the configured model, in one namespace or in all.
+
+    Returns the number of deleted vectors.
+
+    Raises:
+        NotFound: there is no such namespace.
+    """
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:
-            gone = embeddings.delete_other_models(tx, deployment.embedder.name, AT_ONCE)
+            chosen = namespaces.get(tx, namespace).id if namespace else None
+            gone = embeddings.delete_other_models(tx, deployment.embedder.name, AT_ONCE, namespace_id=chosen)
         dropped += gone
         if gone < AT_ONCE:
             return dropped

@@ -160,8 +160,14 @@ def _lacks(model: str) -> ColumnElement[bool]:
     return ~has & ~to_be_derived
 
 
-def delete_other_models(tx: Transaction, model: str, limit: int) -> int:
-    """Delete up to ``limit`` vectors of models other than ``model``. Returns the number deleted."""
-    some = select(Embedding.memory_id, Embedding.model).where(Embedding.model != model).limit(limit).cte("some")
+def delete_other_models(tx: Transaction, model: str, limit: int, *, namespace_id: int | None) -> int:
+    """Delete up to ``limit`` vectors of models other than ``model``, in one namespace or in all.
+
+    Returns the number deleted.
+    """
+    others = select(Embedding.memory_id, Embedding.model).where(Embedding.model != model)
+    if namespace_id is not None:
+        others = others.where(Embedding.namespace_id == namespace_id)
+    some = others.limit(limit).cte("some")
     gone = delete(Embedding).where(Embedding.memory_id == some.c.memory_id, Embedding.model == some.c.model)
     return len(tx.execute(gone.returning(Embedding.memory_id)).all())

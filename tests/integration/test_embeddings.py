@@ -232,8 +232,24 @@ def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
     after = np.array(json.loads(here.sql("SELECT vector::text FROM embeddings ORDER BY memory_id LIMIT 1")[0][0]))
     np.testing.assert_array_equal(before, after)
     use(monkeypatch, Flaky("new"))
-    assert reembedding.drop_others(default_deployment()) == total
+    assert reembedding.drop_others(default_deployment(), None) == total
     assert here.sql("SELECT DISTINCT model FROM embeddings") == [("new",)]
+
+
+def test_the_old_vectors_of_other_namespaces_stay(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nexus_tasks.services import reembedding
+
+    with monkeypatch.context() as other:
+        use(other, Flaky("old"))
+        for namespace in (NAMESPACE, "other"):
+            say(*TALK, namespace=namespace, observers=[])
+            reembedding.reembed(default_deployment(), namespace, lambda *_: None)
+    told = nexus("db", "reembed", "--namespace", NAMESPACE, "--drop-others", "--json")
+    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 3}
+    query = (
+        "SELECT name, array_agg(DISTINCT model) FROM embeddings e JOIN namespaces n ON n.id = e.namespace_id GROUP BY 1"
+    )
+    assert dict(here.sql(query)) == {NAMESPACE: ["hashing-384"], "other": ["old"]}
 
 
 def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
