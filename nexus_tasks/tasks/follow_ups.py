@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BudgetHeld, QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request
+from nexus_tasks.silence import Silence
 from nexus_tasks.storage import dreams
 from nexus_tasks.storage.namespaces import NamespaceSettings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 DREAM = "dream"  # the wait reason of the job that closes a dream: it waits for the dream's digests and reflections
 _SILENCE = 60.0  # seconds between two warnings
-_SLOW = 1.0  # seconds; a call that fails later than this has waited for a silent Redis
-_PAUSE = 1.0  # seconds between a failed call of a silent Redis and the next one
-_LEASE = 10.0  # seconds for which one caller tries a silent Redis alone
+_REDIS = "Redis"
 
 
 class _Warnings:
@@ -40,45 +40,25 @@ class _Warnings:
             log.warning(message, *values)
 
 
-class _Turn:
-    """While Redis is silent, one caller at a time waits for it, and the others do not ask. Thread-safe.
+def _ask_redis(deployment: Deployment, call: Callable[[], T]) -> T:
+    """While Redis is silent, one caller at a time waits for it, and the others do not ask.
 
-    Otherwise the writes of a cell whose Redis is silent would hold every thread of a server, and the calls of all cells
-    would wait.
+    Raises:
+        QueueUnavailable: Redis does not answer.
     """
+    silence = deployment.local(Silence)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._again_at: float | None = None  # when a silent Redis may be tried again; ``None``: it is not silent
-        self._answered_at = float("-inf")
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Ask Redis in the block.
-
-        Raises:
-            QueueUnavailable: Redis is silent, and another caller tries it or has just tried it.
-        """
+    def ask_and_note() -> T:
         begun = time.monotonic()
-        with self._lock:
-            if self._again_at is not None:
-                if begun < self._again_at:
-                    raise QueueUnavailable("Redis does not answer.")
-                self._again_at = begun + _LEASE
         try:
-            yield
-        except QueueUnavailable:
-            ended = time.monotonic()
-            with self._lock:
-                if self._answered_at <= begun:  # else only one connection was silent
-                    self._again_at = ended + _PAUSE if ended - begun >= _SLOW else None
+            found = call()
+        except QueueUnavailable as error:
+            silence.note(_REDIS, begun, error)
             raise
-        except BaseException:
-            with self._lock:
-                self._again_at = None
-            raise
-        with self._lock:
-            self._again_at, self._answered_at = None, time.monotonic()
+        silence.note(_REDIS, begun, None)
+        return found
+
+    return silence.ask(_REDIS, ask_and_note)
 
 
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
@@ -86,8 +66,7 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
     if not requests:
         return []
     try:
-        with deployment.local(_Turn).asking():
-            return deployment.engine.publisher.enqueue(requests)
+        return _ask_redis(deployment, lambda: deployment.engine.publisher.enqueue(requests))
     except QueueUnavailable as error:
         message = "%d follow-up jobs were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, len(requests), error)
@@ -97,8 +76,8 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 def has_room(deployment: Deployment, namespace: str) -> bool:
     """Whether further derivations of a namespace may get jobs now. If not, reconcile asks for these jobs later."""
     try:
-        with deployment.local(_Turn).asking():
-            return not ClaimIndex(deployment.claims).full([namespace], deployment.engine.kinds().values())
+        index, kinds = ClaimIndex(deployment.claims), deployment.engine.kinds().values()
+        return not _ask_redis(deployment, lambda: index.full([namespace], kinds))
     except QueueUnavailable as error:
         message = "Derivations of %s were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, namespace, error)

@@ -224,12 +224,12 @@ def test_only_the_first_calls_wait_for_a_silent_cell(both: TwoCells, tmp_path: P
                 nexus.search(kept, "bread")
                 with pytest.raises(StorageUnavailable):
                     nexus.search(lost, "bread")
-                assert list(nexus.status().away) == list(nexus.namespaces().away) == [silent]
                 if number < 10:
+                    assert list(nexus.status().away) == list(nexus.namespaces().away) == [silent]
                     assert nexus.remember(lost, f"Message {number}.").buffered == 1
             with pytest.raises(StorageUnavailable):
                 trying.result()
-        assert time.monotonic() - begun < 30, "with a wait for the silent cell in each call, 1,550 s"
+        assert time.monotonic() - begun < 60, "with a wait for the silent cell in each call, 650 s"
         wire.silent_from(b"")
         wire.cut()
         stored = eventually(lambda: said_in(nexus, lost), within=30)

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from nexus_tasks import silence
 from nexus_tasks.errors import InvalidInput, StorageMisconfigured, StorageUnavailable, Transient
-from nexus_tasks.services.cells import silence
-from nexus_tasks.services.cells.silence import Silence
+from nexus_tasks.silence import Silence
 
 
 class Clock:

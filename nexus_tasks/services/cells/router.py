@@ -28,8 +28,8 @@ from nexus_tasks.errors import (
     StorageUnavailable,
 )
 from nexus_tasks.idempotency.claims import answering
-from nexus_tasks.services.cells.silence import Silence
 from nexus_tasks.settings import cell_settings
+from nexus_tasks.silence import Silence
 from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
 from nexus_tasks.storage.models import Placement
 from nexus_tasks.storage.placing import place_new
