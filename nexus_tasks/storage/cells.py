@@ -176,10 +176,19 @@ def moves_of(tx: Transaction, residence: str, names: Collection[str] | None = No
     return {name: move for name, move in tx.execute(query) if move}
 
 
-def copies(tx: Transaction) -> Sequence[str]:
-    """The namespaces that have left a cell, and of which it has messages still, sorted by name."""
+def copies(tx: Transaction) -> Mapping[str, datetime]:
+    """The namespaces that do not live in a cell, and of which it has messages still → when they were made."""
     has_messages = select(Memory.id).where(Memory.namespace_id == Namespace.id).exists()
-    return tx.scalars(select(Namespace.name).where(Namespace.residence == "left", has_messages).order_by("name")).all()
+    query = select(Namespace.name, Namespace.created_at).where(Namespace.residence.not_in(USABLE), has_messages)
+    return {row[0]: row[1] for row in tx.execute(query.order_by(Namespace.name))}
+
+
+def bring_back(tx: Transaction, namespace: str) -> bool:
+    """Let a namespace that has left a cell live there again. Returns whether the cell has a copy of it."""
+    has_messages = select(Memory.id).where(Memory.namespace_id == Namespace.id).exists()
+    copy = update(Namespace).where(Namespace.name == namespace, Namespace.residence == "left", has_messages)
+    values = {"residence": "here", "other_cell": None, "move_id": None}
+    return tx.execute(copy.values(**values).returning(Namespace.id)).first() is not None
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------

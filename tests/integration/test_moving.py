@@ -26,6 +26,7 @@ from nexus_tasks.errors import (
     NamespaceMoved,
     NamespaceMoving,
     NexusError,
+    NotFound,
     StorageUnavailable,
     Transient,
 )
@@ -41,7 +42,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
-from tests.cells import TwoCells, document, move_in_child, residence, rows, two_cells
+from tests.cells import AS_MADE, TwoCells, document, move_in_child, residence, rows, two_cells
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, answers
@@ -443,7 +444,57 @@ def test_a_copy_that_a_move_left_is_named_after_a_restore(both: TwoCells, caplog
     eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "one")), within=30)
     assert everything(both.one) == {}
     assert both.nexus.search(ACME, "Eva")
-    assert both.cells.copies("one") == []
+    assert both.cells.copies("one") == {}
+
+
+def test_the_only_copy_is_not_called_one_to_delete_and_is_opened_again(
+    both: TwoCells, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new cell was restored to before the move. Before, `prepare` named the command that deleted the only copy."""
+    move(both.cells, ACME, "two", keep=True)
+    before = everything(both.one)
+    both.two.sql("TRUNCATE namespaces CASCADE")
+    both.cells.prepare()
+    assert "erase" not in caplog.text
+    assert f"`nexus cells move {ACME} one`" in caplog.text
+    with pytest.raises(InvalidInput, match="the only copy") as refused:
+        moving.erase_copy(both.cells, ACME, "one")
+    assert f"`nexus cells move {ACME} one`" in (refused.value.remedy or "")
+    with pytest.raises(NotFound):
+        move(both.cells, ACME, "two")
+    assert move(both.cells, ACME, "one").cell == "one"
+    assert everything(both.one) == before
+    assert [hit.content for hit in both.nexus.search(ACME, "Eva", limit=1)] == [TALK[2]]
+    both.nexus.remember(ACME, "Eva has a cat.")
+    move(both.cells, ACME, "two")
+    assert (everything(both.one), both.cells.moves()) == ({}, [])
+    assert len(both.nexus.session(ACME, "notes").said) == 2
+
+
+def test_an_earlier_move_of_a_restored_cell_takes_no_namespace_from_a_third_one(
+    both: TwoCells, deploy: Callable[..., Sandbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The backup was made between the copy and the opening. Before, `prepare` let the table name the old copy."""
+    three = deploy()
+    told: Any = document(both.one, both.two)
+    told["cells"]["three"] = document(three, three)["cells"]["one"]  # type: ignore[index]
+    both.file.write_text(json.dumps(told))
+    with closing(Cells(str(both.file))) as cells:
+        cells.prepare()
+        move(cells, ACME, "two", keep=True)
+        [(id_of_move,)] = both.one.sql("SELECT move_id FROM namespaces WHERE name = :n", n=ACME)
+        move(cells, ACME, "three", keep=True)
+        nexus = Nexus(cells=cells)
+        nexus.remember(ACME, "Eva has a cat.")
+        both.two.sql("UPDATE namespaces SET residence = 'arriving', move_id = :m", m=id_of_move)
+        cells.prepare()
+        assert cells.deployment_of(ACME) is cells.deployments["three"]
+        assert nexus.session(ACME, "notes").said[-1].content == "Eva has a cat."
+        for cell in ("one", "two"):
+            assert f"`nexus cells erase {ACME} {cell}` deletes the copy" in caplog.text
+            assert moving.erase_copy(cells, ACME, cell)["memories"] > 0
+        assert nexus.session(ACME, "notes").said[-1].content == "Eva has a cat."
+    three.sql(AS_MADE)
 
 
 def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:

@@ -106,6 +106,8 @@ def move(
         cells.forget(namespace)
         here = _home(cells, namespace)
         if not _has(cells.deployments[here], namespace):
+            if _bring_back(cells, namespace, target):
+                return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
             raise NotFound(f"There is no namespace {namespace!r}.", remedy="See `nexus namespaces list`.")
         cells.name_of(namespace)  # notes it in the table
         for name in (here, target):
@@ -138,13 +140,29 @@ def _home(cells: Cells, namespace: str) -> str:
     here = cells.name_of(namespace, writing=False)
     if cells.residence(here, namespace) != "left":
         return here
-    having = [name for name in cells.deployments if cells.residence(name, namespace) in USABLE]
+    having = cells.having(namespace)
     if len(having) != 1 or not cells.correct(namespace, having[0]):
         raise ConfigurationError(
             f"{namespace} has left the cell {here}, and {' and '.join(having) or 'no cell of the file'} has it.",
             remedy="Was a database restored? Compare the cells with `NEXUS_CELL=... nexus namespaces list`.",
         )
     return having[0]
+
+
+def _bring_back(cells: Cells, namespace: str, target: str) -> bool:
+    """Open a copy again that a move has left in ``target``. The cell that had the namespace does not know it any more.
+
+    That cell's database was restored to before the move. Returns whether the namespace lives in ``target`` now.
+    """
+    if cells.having(namespace) in ([], [target]):  # the second: this was cut off before the table was corrected
+        cells.check(target)
+        with cells.deployments[target].database.transaction() as tx:
+            if directory.bring_back(tx, namespace):
+                audit.record(tx, "move", namespace)
+        if cells.having(namespace) and cells.correct(namespace, target):
+            _let_jobs_run(cells.deployments[target], namespace)
+            return True
+    return False
 
 
 @contextmanager
@@ -505,7 +523,8 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
         The number of deleted rows of each table.
 
     Raises:
-        InvalidInput: the namespace lives in this cell, is moving to it or from it, or was never there.
+        InvalidInput: the namespace lives in this cell, is moving to it or from it, or was never there. Or no other cell
+            has it.
         Transient: another process moves the namespace.
     """
     check_namespace(namespace)
@@ -515,6 +534,13 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
             row = directory.find(tx, namespace)
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
         gone, lives_in = None, used[0]
+        missing = cell not in used and cells.residence(lives_in, namespace) is None
+        if missing and namespace in cells.copies(cell) and not cells.having(namespace):
+            raise InvalidInput(
+                f"This is the only copy of {namespace}: the cell {lives_in} does not have it.",
+                remedy=f"`nexus cells move {namespace} {cell}` lets the namespace live there again, as it was when it"
+                " left. Erase memories with `nexus forget`.",
+            )
         # While a move is under way, at most one cell has the namespace in use. If two have, the table's move is over.
         if row is not None and row.cell == cell and (other := cells.twin(namespace, cell)):
             with cells.directory.database.transaction() as tx:  # the operator has said that `cell` has the older copy

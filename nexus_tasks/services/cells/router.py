@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -32,6 +33,7 @@ from nexus_tasks.settings import cell_settings
 from nexus_tasks.silence import Silence
 from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
 from nexus_tasks.storage.models import Placement
+from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.placing import place_new
 from nexus_tasks.types import Document, check_namespace
 
@@ -248,13 +250,29 @@ class Cells:
                     "A move that is not in the table has closed %s in the cell %s. `nexus cells move %s %s` opens it.",
                     *(closed, name, closed, name),
                 )
-            for left in self.copies(name):
-                log.warning(
-                    "The cell %s has a copy of %s, which has left it. `nexus cells erase %s %s` deletes the copy.",
-                    *(name, left, left, name),
-                )
+            self._name_copies(name)
         self._verified.update(numbers)
         return numbers
+
+    def _name_copies(self, cell: str) -> None:
+        for namespace, home in self.copies(cell).items():
+            if home is not None:
+                log.warning(
+                    "The cell %s has a copy of %s, which lives in %s. `nexus cells erase %s %s` deletes the copy.",
+                    *(cell, namespace, home, namespace, cell),
+                )
+            elif not self.having(namespace):
+                log.warning(
+                    "The cell %s has the only copy of %s: the cell that had it was restored. `nexus cells move %s %s`"
+                    " lets the namespace live there again, as it was when it left.",
+                    *(cell, namespace, namespace, cell),
+                )
+            else:
+                log.warning(
+                    "The cell %s has the only copy of an earlier %s: the cell that had it was restored, and has made"
+                    " another namespace of this name.",
+                    *(cell, namespace),
+                )
 
     def closed(self, cell: str) -> Sequence[str]:
         """The namespaces that live in a cell, and that a move has closed which the table does not have."""
@@ -264,18 +282,34 @@ class Cells:
             rows = [(cells.find(tx, namespace), move) for namespace, move in sorted(moves.items())]
         return [row.namespace for row, move in rows if row and row.cell == cell and row.move_id != move]
 
-    def copies(self, cell: str) -> Sequence[str]:
-        """The namespaces that have left a cell, and of which it has a copy. Those that are moving are left out."""
+    def copies(self, cell: str) -> Mapping[str, str | None]:
+        """The namespaces that do not live in a cell, and of which it has a copy → the cell in which they live.
+
+        ``None``: no cell has this namespace in use. Those that are moving are left out.
+        """
         with self.deployments[cell].database.transaction() as tx:
-            found = cells.copies(tx)
+            made = cells.copies(tx)
         with self.directory.database.transaction() as tx:
-            return [one for one in found if (row := cells.find(tx, one)) is None or row.move_id is None]
+            moving = {one for one in made if (row := cells.find(tx, one)) is not None and row.move_id is not None}
+        return {one: self._having_made(one, at) for one, at in made.items() if one not in moving}
+
+    def _having_made(self, namespace: str, made_at: datetime) -> str | None:
+        """The cell that has a namespace in use which was made at a time; ``None``: there is none."""
+        for name in self.having(namespace):
+            with self.deployments[name].database.transaction() as tx:
+                if cells.made_at(tx, namespace) == made_at:
+                    return name
+        return None
+
+    def having(self, namespace: str) -> Sequence[str]:
+        """The cells that have a namespace in use, or another one of its name."""
+        return [name for name in self.deployments if self.residence(name, namespace) in USABLE]
 
     def _resume_moves(self) -> None:
         """Note the moves that were cut off just before the new cell was opened, and that the table does not have.
 
         The directory's database was restored to before the move. No cell has such a namespace in use: it has left one,
-        and its copy in the other has the id of the same move.
+        and its copy in the other has the id of the same move. A process may go on with such a move meanwhile.
         """
         for new, deployment in self.deployments.items():
             with deployment.database.transaction() as tx:
@@ -289,8 +323,11 @@ class Cells:
     def _resume_move(self, namespace: str, move: str, old: str, new: str) -> None:
         with self.directory.database.transaction() as tx:
             row = cells.find(tx, namespace)
-            if row and row.move_id == move and row.moving_to is None:
-                return
+        if row and row.move_id == move and row.moving_to is None:
+            return
+        if self.having(namespace):  # the move is finished, or it was, and then the new cell was restored
+            return
+        with self.directory.database.transaction() as tx:
             cells.resume(tx, namespace, move, old=old, new=new)
         self.forget(namespace)
         log.warning(
