@@ -74,6 +74,13 @@ def _name(name: str, value: Any) -> None:
     _at_most(name, value, limits.WORD_CHARACTERS)
 
 
+def _word(name: str, value: Any) -> None:
+    """A filter. An empty one is a mistake, such as a variable of the shell that is not set, and does not mean all."""
+    _name(name, value)
+    if not value:
+        raise InvalidInput(f"{name} must be a non-empty text.")
+
+
 def _job_id(name: str, value: Any) -> None:
     """An id that is only looked up. No job has an id with an odd character."""
     _text(name, value)
@@ -177,11 +184,10 @@ CHECKS: Mapping[str, Check] = {
             "filename",
             "new_filename",
             "status",
-            "kind",
-            "error",
         ),
         _name,
     ),
+    **dict.fromkeys(("kind", "error"), _word),
     **dict.fromkeys(
         (
             "urgency",

@@ -28,7 +28,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
         JobError: the embedder does not answer. The vectors that were already made stay.
     """
     with deployment.database.transaction() as tx:
-        chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
+        chosen = list(namespaces.every(tx)) if namespace is None else [namespaces.get(tx, namespace)]
         left = {known.id: embeddings.count_to_embed(tx, known.id, deployment.embedder.name) for known in chosen}
     filled = refused = 0
     for known in chosen:
@@ -54,7 +54,7 @@ def drop_others(deployment: Deployment, namespace: str | None) -> int:
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:
-            chosen = namespaces.get(tx, namespace).id if namespace else None
+            chosen = None if namespace is None else namespaces.get(tx, namespace).id
             gone = embeddings.delete_other_models(tx, deployment.embedder.name, AT_ONCE, namespace_id=chosen)
         dropped += gone
         if gone < AT_ONCE:

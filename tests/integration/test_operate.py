@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.reserved import drop_revoked, report_reserved
 from nexus_tasks.services import jobs, status
+from tests.commandline import nexus
 from tests.integration import inline
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, Play, attempts, play, play_once, work
@@ -67,6 +69,27 @@ def test_an_empty_namespace_is_not_all_of_them(here: Sandbox) -> None:
     ):
         with pytest.raises((InvalidInput, NotFound)):
             read()
+
+
+def test_an_empty_filter_does_not_select_all_jobs(bench: Bench) -> None:
+    bury()
+    play.delay(name="queued")
+    client = Nexus()
+    for act in (
+        lambda: client.drop_jobs(kind=""),
+        lambda: client.drop_jobs(kind="", status="dead"),
+        lambda: client.drop_jobs(status=""),
+        lambda: client.retry_jobs(kind=""),
+        lambda: client.retry_jobs(error=""),
+        lambda: client.jobs(kind=""),
+    ):
+        with pytest.raises(InvalidInput):
+            act()
+    assert bench.claims.counts("acme") == {"pending": 1}
+    told = nexus("jobs", "drop", "--kind", "", "--yes", "--json")
+    assert (told.returncode, json.loads(told.stdout)["error"]["type"]) == (1, "InvalidInput")
+    told = nexus("db", "reembed", "--namespace", "", "--json")
+    assert (told.returncode, json.loads(told.stdout)["error"]["type"]) == (1, "NotFound")
 
 
 def test_a_job_in_a_queue_of_its_own_can_be_seen_and_dropped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
