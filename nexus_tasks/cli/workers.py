@@ -36,9 +36,10 @@ def worker_runs() -> bool:
     settings = load_settings()
     if settings.embedded and stack.supervisor_pid(settings.home) is not None:
         return True
+    broker = connect().deployment.app.connection_for_write()
     try:
         alive = stack.live_workers(_PING_SECONDS, most=1)
-    except OperationalError as error:
+    except (OperationalError, *broker.connection_errors, *broker.channel_errors) as error:
         raise QueueUnavailable(f"The broker does not answer: {str(error).rstrip('.')}.") from error
     return any(not node.startswith(_TEMPORARY) for node in alive)
 

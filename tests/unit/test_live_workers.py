@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from nexus_tasks.cli import stack, workers
 from nexus_tasks.cli.stack import live_workers, worker_alive
@@ -27,6 +28,23 @@ def test_beat_answers_but_is_no_worker(
         monkeypatch.setattr(control, "broadcast", lambda *_args, limit=None, **_options: answering[:limit])
         assert live_workers() == expected
         assert worker_alive() is bool(expected), "beat's answer hid the worker's"
+
+
+def test_a_broker_that_goes_away_during_the_look_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The look for workers is the last step of `ingest`. What it stored is not undone by an error."""
+
+    def cut_off(*_args: object, **_options: object) -> None:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    monkeypatch.setenv("NEXUS_DATABASE_URL", "postgresql://127.0.0.1:1/none")
+    monkeypatch.setenv("NEXUS_REDIS_URL", "redis://127.0.0.1:1")
+    with use(Deployment()) as deployment:
+        monkeypatch.setattr(deployment.app.control, "broadcast", cut_off)
+        workers.warn_if_none()
+    assert "The broker does not answer: Connection closed by server." in capsys.readouterr().err
 
 
 def test_ctrl_c_while_the_worker_of_a_command_starts_says_what_goes_on(
