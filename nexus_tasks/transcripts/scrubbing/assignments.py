@@ -56,10 +56,11 @@ def _rules() -> tuple[_Follows, ...]:
     typed = r"(?:: ?&?[A-Za-z][\w.<>\[\]]{0,30}\??|[ \t]\*?[a-z]\w{0,30})[ \t]:?="
     quoted = rf"(?:{typed}|\|\|=?|\?\?=?)(?=[ \t]{{0,4}}\\{{0,6}}[\"'`])"
     sign = rf"(?:=>|:=|\?=|==?|: ?[A-Z]\w{{0,30}}\??[ \t]=|{quoted}|:|\uff1a)"
-    # What may stand before a value: the signs of YAML's folded texts, anchors and tags, or the letter of `b"…"`.
+    # What may stand before a value: the signs of YAML's folded texts, anchors and tags, the letter of `b"…"`, or the
+    # call of `String::from("…")`.
     opening = (
         rf"(?:[|>][+-]?[0-9]?[ \t]{{0,4}}{line_break}[ \t]{{1,40}}|(?:&\w{{1,30}}|!!\w{{1,10}})[ \t]{{1,4}}|"
-        r"[bru](?=[\"']))?"
+        r"[bru](?=[\"'])|(?:[A-Z]\w{0,30}::(?:from|new)|Some|SecretStr)\((?=[\"']))?"
     )
     start = r"(?:\b|(?<=\\[nrt]))"
     return (
@@ -295,6 +296,8 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
         return "/" not in plain[:1] and (kind == "password" or not plain.isdigit())
     if after in ("(", "[", "{"):
         return False  # the value begins a call, an index or a type
+    if kind == "password" and value.endswith("!") and _has_digits(plain):
+        return True  # no variable ends with this sign
     expression = all(part.isidentifier() for part in plain.split("."))
     if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
         # In code an identifier here is the name of a variable. In YAML a password may be a single word.

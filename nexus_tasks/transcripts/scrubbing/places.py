@@ -169,6 +169,13 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             r"(?i:log_?in|logon|sign_?in|authenticate|basic_?auth|auth(?:entication)?|credentials?)\w{0,20}\s{0,2}=?\s{0,2}\("
             r"\s{0,4}[^,()\n]{1,100},\s{0,4}\\{0,6}[\"'](?=[^\"'\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})\\{0,6}[\"']",
         ),
+        # getConnection(url, "ann", "…"), new mysqli('db', 'ann', '…'), new PDO('mysql:host=db', 'ann', '…')
+        (
+            "password",
+            ("getconnection", "mysqli", "pdo("),
+            r"(?i:getConnection|mysqli(?:_connect)?|\bPDO)\s{0,2}\([^()\n]{1,200}?,\s{0,4}\\{0,6}[\"'][\w.@-]{1,60}\\{0,6}[\"'],"
+            r"\s{0,4}\\{0,6}[\"'](?=[^\"'\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})\\{0,6}[\"']",
+        ),
         (
             "password",
             ("identified",),
@@ -220,6 +227,17 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         ("password", ("net user ",), r"(?i:net user)\s{1,4}\S{1,60}\s{1,4}([^\s/*\"'\\][^\s\"'\\]{3,200})(?=\s)"),
         (
             "password",
+            ("net use ",),
+            rf"(?i:net use)\s[^\n|;]{{1,200}}?/user:\S{{1,60}}[ \t]{{1,4}}{quote}"
+            r"(?=[^\s]{0,100}[0-9!@#%^&*])([^\s/*\"'\\][^\s\"'\\]{3,200})",
+        ),
+        (
+            "password",
+            ("enable secret ",),
+            r"(?<!\w )\benable secret[ \t]{1,4}(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\]{4,200})",
+        ),
+        (
+            "password",
             ("rabbitmqctl",),
             r"\brabbitmqctl\s[^\n|;]{0,60}?(?:add_user|change_password)\s{1,4}\S{1,60}\s{1,4}\\{0,4}[\"']?([^\s\"'\\]{3,200})",
         ),
@@ -230,6 +248,13 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             ("sqlplus ", "expdp ", "impdp "),
             r"\b(?:sqlplus|expdp|impdp)\s{1,4}(?:-\w{1,3}\s{1,4})?[\w.]{1,60}/\\{0,4}\"?([^\s\"'\\/@]{3,200})\\{0,4}\"?@",
         ),
+        (
+            "password",
+            ("openssl passwd",),
+            rf"\bopenssl passwd(?:[ \t]{{1,4}}-(?:1|5|6|apr1|crypt|salt\s{{1,4}}\S{{1,30}})){{0,3}}[ \t]{{1,4}}{quote}"
+            r"(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\()-][^\s\"'\\()]{3,200})",
+        ),
+        ("secret", ("secret-string",), rf"(?<=--)secret-string[= ]{{1,3}}{quote}([^\s\"'\\${{<][^\s\"'\\]{{3,200}})"),
         ("password", ("openssl enc",), r"\bopenssl enc\b[^\n|;]{0,200}?\s-k\s{1,4}\\{0,4}[\"']?([^\s\"'\\]{3,200})"),
         (
             "password",

@@ -109,14 +109,14 @@ def scrub_random_values(text: str) -> str:
 
 
 def _whole(text: str, end: int) -> int:
-    """The end of a secret of two parts with a colon between them, such as an id and its key."""
+    """The end of a secret of two parts with a colon or a ``|`` between them, such as an id and its key."""
     more = _candidate_part().match(text, end)
     return more.end() if more and is_random(more[1]) else end
 
 
 @cache
 def _candidate_part() -> re.Pattern[str]:
-    return re.compile(r":([A-Za-z0-9+_=~-]{15,})")
+    return re.compile(r"[:|]([A-Za-z0-9+_=~-]{15,})")
 
 
 def _has_telling_prefix(value: str) -> bool:

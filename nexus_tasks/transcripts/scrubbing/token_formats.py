@@ -47,6 +47,7 @@ FORMATS = (
     Format("lm studio token", ("sk-lm-",), r"sk-lm-[A-Za-z0-9]{6,40}:[A-Za-z0-9_-]{16,}"),
     Format("together key", ("tgp_v1_",), r"tgp_v1_[A-Za-z0-9_-]{30,}"),
     Format("zep key", ("z_1dWlkIjoi",), r"z_1dWlkIjoi[A-Za-z0-9_-]{20,300}\.[A-Za-z0-9_-]{40,}"),
+    Format("context7 key", ("ctx7sk-",), rf"ctx7sk-{_UUID}"),
     Format("jina key", ("jina_",), r"jina_[A-Za-z0-9_-]{30,}"),
     Format("hugging face token", ("hf_", "api_org_"), r"(?:hf|api_org)_[A-Za-z0-9]{30,}"),
     Format("replicate token", ("r8_",), r"r8_[A-Za-z0-9]{30,}"),
@@ -84,6 +85,12 @@ FORMATS = (
         "azure account key",
         ("AccountKey=", "SharedAccessKey="),
         r"(?:Account|SharedAccess)Key=[A-Za-z0-9+/]{40,}={0,2}",
+    ),
+    Format(
+        "azure account key",
+        ("PRIMARY_KEY", "primary_key", "rimaryKey", "PRIMARY_MASTER_KEY", "primary_master_key", "rimaryMasterKey"),
+        r"(?:PRIMARY|[Pp]rimary)_?(?:MASTER|[Mm]aster)?_?(?:KEY|[Kk]ey)[\"'\\]{0,6}\s{0,4}[:=]\s{0,4}[\"'\\]{0,6}[A-Za-z0-9+/]{86}==",
+        inner=True,
     ),
     # Microsoft's keys with a fixed signature in the middle
     Format("azure client secret", ("Q~",), r"[0-9]Q~[A-Za-z0-9_~.-]{30,}", inner=True),
@@ -141,6 +148,7 @@ FORMATS = (
     Format("circleci token", ("CCIPAT_", "CCIPRJ_"), r"CCIP(?:AT|RJ)_[A-Za-z0-9_]{40,}"),
     Format("buildkite token", ("bkua_",), r"bkua_[a-f0-9]{40}"),
     Format("sonarqube token", ("squ_", "sqp_", "sqa_"), r"sq[upa]_[a-f0-9]{40}"),
+    Format("snyk token", ("snyk_",), r"snyk_[su]at\.[a-z0-9]{8}\.[A-Za-z0-9_-]{40,}"),
     Format("sourcegraph token", ("sgp_",), r"sgp_(?:[A-Fa-f0-9]{16}_|local_)?[A-Fa-f0-9]{40}"),
     Format("harness key", ("pat.", "sat."), r"[ps]at\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}"),
     Format("octopus deploy key", ("API-",), r"API-[A-Z0-9]{25,}(?![A-Za-z0-9])", wordlike=True),
@@ -304,6 +312,13 @@ FORMATS = (
     Format("rapidapi key", ("msh",), r"[a-f0-9]{10}msh[a-f0-9]{15}p[a-f0-9]{6}jsn[a-f0-9]{12}", wordlike=True),
     Format(
         "sanity token", ("sk",), r"(?<![/+])sk(?=[A-Za-z]{0,80}[0-9])[A-Za-z0-9]{78,}(?![A-Za-z0-9])", wordlike=True
+    ),
+    Format("elastic key", ("essu_",), r"essu_[A-Za-z0-9+/]{40,}={0,2}"),
+    Format(
+        "convex key",
+        ("prod:", "dev:", "preview:"),
+        r"(?:prod|dev|preview):[a-z]{2,20}-[a-z]{2,20}-[0-9]{1,5}\|[A-Za-z0-9+/=_-]{30,}",
+        wordlike=True,
     ),
     Format("cockroach key", ("CCDB1_",), r"CCDB1_[A-Za-z0-9]{20,24}_[A-Za-z0-9]{36,}"),
     Format("tinybird token", ("p.ey",), r"p\.ey[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}", wordlike=True),
