@@ -262,7 +262,7 @@ def test_who_asks_a_silent_directory_for_a_deployment_takes_no_cell_from_the_oth
                 found += 1
                 time.sleep(0.1)
             assert asking.result() is home
-        assert found > 5
+        assert found > 1
         wire.silent_from(b"")
         wire.cut()
 

@@ -101,9 +101,8 @@ def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
     if namespaces:
         _ask_the_directory(cells)
     for namespace in namespaces:
-        cells.forget(namespace)  # it may be here because it has moved
-        try:
-            found[cells.name_of(namespace, checked=False)].add(namespace)
+        try:  # the table is read anew: the namespace may be here because it has moved
+            found[cells.name_of(namespace, checked=False, anew=True)].add(namespace)
         except InvalidInput:  # no cell has a namespace of this name, and any cell refuses its messages
             found[cells.directory_name].add(namespace)
         except NexusError as error:
@@ -112,7 +111,7 @@ def _by_cell(cells: Cells, namespaces: Collection[str]) -> dict[str, set[str]]:
 
 
 def _ask_the_directory(cells: Cells) -> None:
-    """Raise :class:`StorageUnavailable` when the directory does not answer, before a known cell is forgotten."""
+    """Raise :class:`StorageUnavailable` when the directory does not answer, before each namespace asks it."""
     cells.silence.ask(cells.directory_name, partial(cells.moves, limit=1))
 
 

@@ -115,7 +115,8 @@ class Cells:
             namespace: the namespace.
             writing: note in the table where a new namespace lives. Otherwise a new namespace is only looked for.
             checked: check the cell's database, unless this process has done so. A check of a silent cell takes seconds.
-            anew: read the table, also when this process remembers the cell.
+            anew: read the table, also when this process remembers the cell. It goes on to remember it while the
+                directory does not answer.
 
         Raises:
             StorageUnavailable: the directory does not answer, and this process has not asked for the namespace before.
@@ -140,6 +141,8 @@ class Cells:
         if is_made and (checked or placed is None):
             with self._lock:
                 self._known[namespace] = name
+        elif anew:
+            self.forget(namespace)
         return name
 
     def _find(self, namespace: str) -> tuple[Placement | None, bool]:

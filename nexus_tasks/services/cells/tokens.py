@@ -91,8 +91,8 @@ class CellTokenChecker(TokenChecker):
         try:
             if self._all.name_of(namespace, writing=False, checked=False) == found_in:
                 return found_in
-            self._all.forget(namespace)  # it may have moved since this process has asked
-            home = self._all.name_of(namespace, writing=False, checked=False)
+            # It may have moved since this process has asked.
+            home = self._all.name_of(namespace, writing=False, checked=False, anew=True)
         except NexusError:
             return found_in
         if home == found_in:
