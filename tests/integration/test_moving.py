@@ -715,6 +715,43 @@ def test_during_the_copy_the_namespace_is_read_and_messages_wait_in_the_buffer(b
     assert not any(one.buffer.pending() for one in both.cells.deployments.values())
 
 
+def test_messages_of_the_pause_keep_their_place_in_the_conversation(both: TwoCells) -> None:
+    """An adapter gives the session to a model, and erases the newest message when it takes it back."""
+    seen = list[object]()
+
+    def say(content: str) -> int:
+        return both.nexus.ingest(ACME, "talk", [Message(content=content, author="ann")]).buffered
+
+    def told() -> list[str]:
+        return [one.content for one in both.nexus.session(ACME, "talk").said]
+
+    def note(step: Step) -> None:
+        if step == "close":
+            seen.append(say("Second."))
+        if step == "leave":
+            seen.append(say("Third."))
+
+    say("First.")
+    move(both.cells, ACME, "two", note=note)
+    assert seen == [1, 1]
+    assert told() == ["First.", "Second.", "Third."], "a read stores what waits in the buffer of the old cell"
+
+    def storing(step: Step) -> None:
+        if step == "close":
+            seen.append(say("Fourth."))
+        if step == "open":
+            with both.cells.deployments["two"].buffer.storing(wait=True) as mine:  # as another process does
+                assert mine
+                seen.append(say("Fifth."))
+                with pytest.raises(NamespaceMoving):
+                    both.nexus.end_session(ACME, "talk")
+
+    move(both.cells, ACME, "one", note=storing)
+    assert seen == [1] * 4
+    assert say("Sixth.") == 0
+    assert told() == ["First.", "Second.", "Third.", "Fourth.", "Fifth.", "Sixth."]
+
+
 def test_a_write_that_began_before_the_close_is_waited_for(both: TwoCells) -> None:
     one = both.cells.deployments["one"]
     began, closed = threading.Event(), threading.Event()

@@ -17,6 +17,7 @@ from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.buffer_flush import LOOK_EVERY, StoreReport
 from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.storage import tenancy
+from nexus_tasks.types import as_stored
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,30 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
         looked_at.clear()
     looked_at[whose] = time.monotonic()
     try:
-        store_all(cells, allowed=allowed, briefly=True)
+        report = store_all(cells, allowed=allowed, briefly=True)
     except NexusError as error:
         log.warning("The session buffers of the cells are not stored yet: %s", error)
+        return
+    if report.elsewhere or report.busy:  # the pause of a move lasts for seconds, and another process stores for less
+        looked_at.pop(whose, None)
+
+
+def keeper(cells: Cells, namespace: str, session_key: str, beside: str | None = None) -> str | None:
+    """A cell whose buffer has messages of a session, such as those of the pause of a move; ``None``: no cell's.
+
+    Later messages of the session must not be stored before these.
+
+    Args:
+        beside: a cell whose buffer is not looked at.
+    """
+    for name, deployment in cells.deployments.items():
+        if name != beside:
+            try:
+                if deployment.buffer.pending() and deployment.buffer.has(namespace, as_stored(session_key)):
+                    return name
+            except BufferError as error:  # the call goes on although the buffer cannot be read
+                log.warning("The session buffer of the cell %s cannot be read: %s", name, error)
+    return None
 
 
 def store_all(

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from nexus_tasks import limits
-from nexus_tasks.errors import StorageMisconfigured, Transient
+from nexus_tasks.errors import NamespaceMoving, StorageMisconfigured, Transient
 from nexus_tasks.services import intake
 from nexus_tasks.services.arguments import CHECKS
 from nexus_tasks.services.cells import buffers, gathering
@@ -24,6 +24,8 @@ Options = dict[str, Any]
 # Methods that make a namespace which does not exist.
 _MAKE = frozenset({"ingest", "remember", "create_namespace", "import_", "import_markdown", "write_topic"})
 _BUFFERED = frozenset({"ingest", "remember"})
+# Methods that see the messages of a session in their order, and store first what waits in a buffer.
+_IN_ORDER = frozenset({"session", "end_session"})
 _OF_A_JOB = frozenset({"job", "retry_job", "drop_job"})
 
 
@@ -53,6 +55,9 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     if name in _MAKE:
         # The MCP server has one client for all tenants, and limits each call.
         buffers.store_pending(cells, tenancy.limit() if client.limit is None else client.limit)
+    session = _session(name, signature, bound)
+    if name in _IN_ORDER and session and buffers.keeper(cells, namespace, session):
+        buffers.store_pending(cells, {namespace})
     if name == "forget":  # a message that waits for another cell would come back
         _store_before_erasure(cells, namespace, bound.arguments)
 
@@ -62,10 +67,19 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     def keep(cell: str) -> Any:
         return intake.keep(cells.deployments[cell], **_as_call(bound.arguments))
 
+    def ask(cell: str) -> Any:
+        # The cell's own client looks at the cell's own buffer.
+        if session and (keeper := buffers.keeper(cells, namespace, session, beside=cell)):
+            if buffered:
+                return keep(keeper)
+            if name == "end_session":  # messages stored later would open the session again
+                raise NamespaceMoving(f"Messages of {namespace} wait in the session buffer.")
+        return getattr(client.members[cell], name)(*args, **kwargs)
+
     try:
         found = cells.route(
             namespace,
-            lambda cell: getattr(client.members[cell], name)(*args, **kwargs),
+            ask,
             writing=name in _MAKE,
             silent=keep if buffered else None,
         )
@@ -79,6 +93,14 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     if getattr(found, "buffered", 0):
         buffers.note_buffered(cells)
     return found
+
+
+def _session(name: str, signature: inspect.Signature, bound: inspect.BoundArguments) -> str | None:
+    """The session of a call that reads or writes messages in their order; ``None`` for other calls."""
+    if name not in _BUFFERED | _IN_ORDER:
+        return None
+    given = bound.arguments.get("session_key", signature.parameters["session_key"].default)
+    return given if isinstance(given, str) else None
 
 
 def _asking(cells: Cells, cell: str, method: Callable[..., Any]) -> Callable[..., Any]:
