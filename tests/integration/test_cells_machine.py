@@ -25,7 +25,7 @@ from sqlalchemy import make_url, text
 from nexus_tasks import Cells, Message, Nexus
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NexusError, NotFound
-from nexus_tasks.services.cells import buffers, moving
+from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from tests.cells import AS_MADE
 from tests.sandbox import Sandbox, eventually
@@ -248,10 +248,10 @@ class Machine:
             self.note("settle: move", namespace, target)
             move(first, namespace, target)
         for cell in ("one", "two"):  # as the warnings of `prepare` say after a restore
-            for namespace in first.closed(cell):
+            for namespace in restored.closed(first, cell):
                 self.note("settle: open", namespace, cell)
                 move(first, namespace, cell)
-            for namespace in first.copies(cell):
+            for namespace in restored.copies(first, cell):
                 self.note("settle: erase copy", namespace, cell)
                 moving.erase_copy(first, namespace, cell)
         self.note("settle: flush")

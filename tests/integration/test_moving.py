@@ -34,7 +34,7 @@ from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import context_cache
-from nexus_tasks.services.cells import buffers, moving
+from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
 from nexus_tasks.storage import engine
@@ -444,7 +444,7 @@ def test_a_copy_that_a_move_left_is_named_after_a_restore(both: TwoCells, caplog
     eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "one")), within=30)
     assert everything(both.one) == {}
     assert both.nexus.search(ACME, "Eva")
-    assert both.cells.copies("one") == {}
+    assert restored.copies(both.cells, "one") == {}
 
 
 def test_the_only_copy_is_not_called_one_to_delete_and_is_opened_again(

@@ -45,7 +45,8 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.idempotency.request import Request, compact
 from nexus_tasks.idempotency.task import AT_ONCE
-from nexus_tasks.services.cells.router import Cells, restored_remedy
+from nexus_tasks.services.cells import restored
+from nexus_tasks.services.cells.router import Cells
 from nexus_tasks.storage import audit, ledger, tenancy
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage.engine import NO_TIMEOUTS_HERE
@@ -112,9 +113,9 @@ def move(
         cells.name_of(namespace)  # notes it in the table
         for name in (here, target):
             cells.check(name)
-        if cells.twin(namespace, here, [target]):
+        if restored.twin(cells, namespace, here, [target]):
             raise ConfigurationError(
-                f"The cells {here} and {target} both have {namespace}.", remedy=restored_remedy(namespace)
+                f"The cells {here} and {target} both have {namespace}.", remedy=restored.remedy(namespace)
             )
         if target != here and _is_made_again(cells.deployments[target], namespace):
             raise InvalidInput(
@@ -140,8 +141,8 @@ def _home(cells: Cells, namespace: str) -> str:
     here = cells.name_of(namespace, writing=False)
     if cells.residence(here, namespace) != "left":
         return here
-    having = cells.having(namespace)
-    if len(having) != 1 or not cells.correct(namespace, having[0]):
+    having = restored.having(cells, namespace)
+    if len(having) != 1 or not restored.correct(cells, namespace, having[0]):
         raise ConfigurationError(
             f"{namespace} has left the cell {here}, and {' and '.join(having) or 'no cell of the file'} has it.",
             remedy="Was a database restored? Compare the cells with `NEXUS_CELL=... nexus namespaces list`.",
@@ -154,12 +155,15 @@ def _bring_back(cells: Cells, namespace: str, target: str) -> bool:
 
     That cell's database was restored to before the move. Returns whether the namespace lives in ``target`` now.
     """
-    if cells.having(namespace) in ([], [target]):  # the second: this was cut off before the table was corrected
+    if restored.having(cells, namespace) in (
+        [],
+        [target],
+    ):  # the second: this was cut off before the table was corrected
         cells.check(target)
         with cells.deployments[target].database.transaction() as tx:
             if directory.bring_back(tx, namespace):
                 audit.record(tx, "move", namespace)
-        if cells.having(namespace) and cells.correct(namespace, target):
+        if restored.having(cells, namespace) and restored.correct(cells, namespace, target):
             _let_jobs_run(cells.deployments[target], namespace)
             return True
     return False
@@ -535,14 +539,14 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
             used = (row.cell, row.moving_to, row.moved_from) if row else (cells.directory_name,)
         gone, lives_in = None, used[0]
         missing = cell not in used and cells.residence(lives_in, namespace) is None
-        if missing and namespace in cells.copies(cell) and not cells.having(namespace):
+        if missing and namespace in restored.copies(cells, cell) and not restored.having(cells, namespace):
             raise InvalidInput(
                 f"This is the only copy of {namespace}: the cell {lives_in} does not have it.",
                 remedy=f"`nexus cells move {namespace} {cell}` lets the namespace live there again, as it was when it"
                 " left. Erase memories with `nexus forget`.",
             )
         # While a move is under way, at most one cell has the namespace in use. If two have, the table's move is over.
-        if row is not None and row.cell == cell and (other := cells.twin(namespace, cell)):
+        if row is not None and row.cell == cell and (other := restored.twin(cells, namespace, cell)):
             with cells.directory.database.transaction() as tx:  # the operator has said that `cell` has the older copy
                 directory.correct(tx, namespace, was=cell, cell=other)
             lives_in = other

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -29,11 +28,11 @@ from nexus_tasks.errors import (
     StorageUnavailable,
 )
 from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.services.cells import restored
 from nexus_tasks.settings import cell_settings
 from nexus_tasks.silence import Silence
 from nexus_tasks.storage import cells, identity, namespaces, schema, tenancy
 from nexus_tasks.storage.models import Placement
-from nexus_tasks.storage.namespaces import USABLE
 from nexus_tasks.storage.placing import place_new
 from nexus_tasks.types import Document, check_namespace
 
@@ -46,15 +45,6 @@ _OLD_TABLE = (
     " corrects the table."
 )
 _TRIES = 3  # a namespace that moves twice during one call is not worth more
-
-
-def restored_remedy(namespace: str) -> str:
-    """What an operator does when two cells have a namespace, because one cell's database was restored."""
-    return (
-        "The database of one of the two was restored. Compare them with"
-        f" `NEXUS_CELL=... nexus sessions list --namespace {namespace}`. `nexus cells erase {namespace} CELL`"
-        " deletes the older one, and the table then names the other cell."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +201,7 @@ class Cells:
 
         Each cell then gives greater ids than any cell has given before. The namespaces that a cell has already are
         noted in the table. One that the table has in another cell stays there, and a warning names it, unless that cell
-        has it not any more (:meth:`correct`).
+        has it not any more (:func:`restored.correct`).
 
         Returns:
             The number of each cell.
@@ -239,149 +229,21 @@ class Cells:
                 numbers[name] = cells.register(tx, name, own)
                 strays = cells.place_all(tx, known, name)
             for stray in strays:
-                if self.correct(stray, name):
+                if restored.correct(self, stray, name):
                     continue
                 log.warning("The cell %s has a namespace %s, which lives in another cell.", name, stray)
-                if twin := self.twin(stray, name):
-                    log.warning("The cells %s and %s both have %s: %s", name, twin, stray, restored_remedy(stray))
+                if twin := restored.twin(self, stray, name):
+                    log.warning("The cells %s and %s both have %s: %s", name, twin, stray, restored.remedy(stray))
             with database.transaction() as tx:
                 cells.space_ids(tx, numbers[name], beyond)
-        self._resume_moves()
-        for name in order:
-            for closed in self.closed(name):
-                log.warning(
-                    "A move that is not in the table has closed %s in the cell %s. `nexus cells move %s %s` opens it.",
-                    *(closed, name, closed, name),
-                )
-            self._name_copies(name)
+        restored.put_in_order(self)
         self._verified.update(numbers)
         return numbers
-
-    def _name_copies(self, cell: str) -> None:
-        for namespace, home in self.copies(cell).items():
-            if home is not None:
-                log.warning(
-                    "The cell %s has a copy of %s, which lives in %s. `nexus cells erase %s %s` deletes the copy.",
-                    *(cell, namespace, home, namespace, cell),
-                )
-            elif not self.having(namespace):
-                log.warning(
-                    "The cell %s has the only copy of %s: the cell that had it was restored. `nexus cells move %s %s`"
-                    " lets the namespace live there again, as it was when it left.",
-                    *(cell, namespace, namespace, cell),
-                )
-            else:
-                log.warning(
-                    "The cell %s has the only copy of an earlier %s: the cell that had it was restored, and has made"
-                    " another namespace of this name.",
-                    *(cell, namespace),
-                )
-
-    def closed(self, cell: str) -> Sequence[str]:
-        """The namespaces that live in a cell, and that a move has closed which the table does not have."""
-        with self.deployments[cell].database.transaction() as tx:
-            moves = {**cells.moves_of(tx, "draining"), **cells.moves_of(tx, "leaving")}
-        with self.directory.database.transaction() as tx:
-            rows = [(cells.find(tx, namespace), move) for namespace, move in sorted(moves.items())]
-        return [row.namespace for row, move in rows if row and row.cell == cell and row.move_id != move]
-
-    def copies(self, cell: str) -> Mapping[str, str | None]:
-        """The namespaces that do not live in a cell, and of which it has a copy → the cell in which they live.
-
-        ``None``: no cell has this namespace in use. Those that are moving are left out.
-        """
-        with self.deployments[cell].database.transaction() as tx:
-            made = cells.copies(tx)
-        with self.directory.database.transaction() as tx:
-            moving = {one for one in made if (row := cells.find(tx, one)) is not None and row.move_id is not None}
-        return {one: self._having_made(one, at) for one, at in made.items() if one not in moving}
-
-    def _having_made(self, namespace: str, made_at: datetime) -> str | None:
-        """The cell that has a namespace in use which was made at a time; ``None``: there is none."""
-        for name in self.having(namespace):
-            with self.deployments[name].database.transaction() as tx:
-                if cells.made_at(tx, namespace) == made_at:
-                    return name
-        return None
-
-    def having(self, namespace: str) -> Sequence[str]:
-        """The cells that have a namespace in use, or another one of its name."""
-        return [name for name in self.deployments if self.residence(name, namespace) in USABLE]
-
-    def _resume_moves(self) -> None:
-        """Note the moves that were cut off just before the new cell was opened, and that the table does not have.
-
-        The directory's database was restored to before the move. No cell has such a namespace in use: it has left one,
-        and its copy in the other has the id of the same move. A process may go on with such a move meanwhile.
-        """
-        for new, deployment in self.deployments.items():
-            with deployment.database.transaction() as tx:
-                arriving = cells.moves_of(tx, "arriving")
-            for old, other in self.deployments.items() if arriving else ():
-                with other.database.transaction() as tx:
-                    left = cells.moves_of(tx, "left", arriving)
-                for namespace, move in sorted(arriving.items() & left.items()):
-                    self._resume_move(namespace, move, old, new)
-
-    def _resume_move(self, namespace: str, move: str, old: str, new: str) -> None:
-        with self.directory.database.transaction() as tx:
-            row = cells.find(tx, namespace)
-        if row and row.move_id == move and row.moving_to is None:
-            return
-        if self.having(namespace):  # the move is finished, or it was, and then the new cell was restored
-            return
-        with self.directory.database.transaction() as tx:
-            cells.resume(tx, namespace, move, old=old, new=new)
-        self.forget(namespace)
-        log.warning(
-            "The move of %s from the cell %s is not finished. Run `nexus cells move %s %s`.",
-            *(namespace, old, namespace, new),
-        )
-
-    def correct(self, namespace: str, cell: str) -> bool:
-        """Correct the table for a namespace that ``cell`` has, when the cell that the table names has it not any more.
-
-        The table may be older than the last move of the namespace, because the directory's database was restored.
-
-        Returns:
-            Whether the table is right now.
-        """
-        with tenancy.unlimited():
-            with self.directory.database.transaction() as tx:
-                row = cells.find(tx, namespace)
-            if row is None or row.cell == cell:
-                return row is not None
-            if row.cell not in self.deployments or self.residence(row.cell, namespace) not in (None, "left"):
-                return False
-            with self.directory.database.transaction() as tx:
-                is_right = cells.correct(tx, namespace, was=row.cell, cell=cell)
-        self.forget(namespace)
-        if is_right:
-            log.warning("The table of namespaces had %s in %s. It is in %s.", namespace, row.cell, cell)
-        return is_right
 
     def residence(self, cell: str, namespace: str) -> str | None:
         """Where a cell's database takes a namespace to live (:attr:`Namespace.residence`); ``None``: unknown to it."""
         with self.deployments[cell].database.transaction() as tx:
             return cells.residence(tx, namespace)
-
-    def twin(self, namespace: str, cell: str, among: Collection[str] | None = None) -> str | None:
-        """Another cell that has a copy of the namespace of ``cell``; ``None``: no cell has one.
-
-        Both copies are in use: a move has left one, and then the database of the old cell was restored to before the
-        move. Which of the two cells was restored is not known here.
-
-        Args:
-            among: the cells that are asked. Default: all.
-        """
-        with self.deployments[cell].database.transaction() as tx:
-            made_at = cells.made_at(tx, namespace)
-        for name in self.deployments if among is None else among:
-            if made_at is not None and name != cell:
-                with self.deployments[name].database.transaction() as tx:
-                    if cells.made_at(tx, namespace) == made_at:
-                        return name
-        return None
 
     def _check_schema(self, name: str) -> None:
         found, needed = schema.versions(self.deployments[name].endpoints.database_url)
