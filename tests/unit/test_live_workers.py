@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,22 @@ def test_a_broker_that_goes_away_during_the_look_is_said_so(
         monkeypatch.setattr(deployment.app.control, "broadcast", cut_off)
         workers.warn_if_none()
     assert "The broker does not answer: Connection closed by server." in capsys.readouterr().err
+
+
+def test_a_broker_that_takes_no_question_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Celery publishes a question until the broker takes it. Before, `ingest` stood still after its last word."""
+    ended = threading.Event()
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    monkeypatch.setenv("NEXUS_DATABASE_URL", "postgresql://127.0.0.1:1/none")
+    monkeypatch.setenv("NEXUS_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setattr(stack.workers, "_PUBLISH_SECONDS", 0.1)
+    with use(Deployment()) as deployment:
+        monkeypatch.setattr(deployment.app.control, "broadcast", lambda *_args, **_options: ended.wait(60))
+        workers.warn_if_none()
+    ended.set()
+    assert "The broker does not answer: It has taken no message for" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_the_worker_of_a_command_starts_says_what_goes_on(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
+from nexus_tasks.cli.stack import within
 from nexus_tasks.settings import Settings
 
 _ANSWER_SECONDS = 1.0
@@ -33,7 +34,7 @@ def workers(settings: Settings) -> Sequence[Check]:
     """
     from nexus_tasks.celery import app
 
-    told = app.control.inspect(timeout=_ANSWER_SECONDS).stats() or {}
+    told = within(_ANSWER_SECONDS, app.control.inspect(timeout=_ANSWER_SECONDS).stats) or {}
     pools = {node: _pool(told[node]) for node in sorted(told) if not node.startswith("celerybeat@")}
     if not pools:
         if settings.embedded:
@@ -65,7 +66,8 @@ def _pool(stats: Mapping[str, Any]) -> _Pool:
 def _queues(app: Any, nodes: Sequence[str]) -> Check:
     from nexus_tasks.config import QUEUES
 
-    told = app.control.inspect(nodes, limit=len(nodes), timeout=_QUEUES_SECONDS).active_queues() or {}
+    reading = app.control.inspect(nodes, limit=len(nodes), timeout=_QUEUES_SECONDS)
+    told = within(_QUEUES_SECONDS, reading.active_queues) or {}
     read = {queue["name"] for queues in told.values() for queue in queues}
     unread = [name for name in QUEUES if name not in read]
     if not unread:

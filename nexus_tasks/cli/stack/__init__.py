@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nexus_tasks.cli.stack.lifetime import supervisor_pid
-from nexus_tasks.cli.stack.workers import live_workers, temporary_worker, worker_alive
+from nexus_tasks.cli.stack.workers import live_workers, temporary_worker, within, worker_alive
 
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["live_workers", "register", "supervisor_pid", "temporary_worker", "worker_alive"]
+__all__ = ["live_workers", "register", "supervisor_pid", "temporary_worker", "within", "worker_alive"]
 
 
 def register(app: typer.Typer) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
+from threading import Thread
+from typing import TypeVar
 
 from nexus_tasks.cli.stack.processes import Child, environment, log_file, working_folder
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import Settings
 
+T = TypeVar("T")
+
 _READY_SECONDS = 60.0
 _GRACE_SECONDS = 10.0  # time for running jobs to finish; a job that is cut off runs again when its lease ends
+_PUBLISH_SECONDS = 10.0  # chosen by hand, not measured
 
 
 def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> list[str]:
@@ -77,6 +84,37 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
             child.stop(_GRACE_SECONDS)
 
 
+def within(seconds: float, question: Callable[[], T]) -> T:
+    """The answer to a question to the workers.
+
+    While the broker is away, Celery publishes a question again and again, without an end.
+
+    Args:
+        seconds: how long the question waits for answers. Publishing it may take 10 s more.
+        question: asks the workers.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker does not answer.
+    """
+    from kombu.exceptions import OperationalError
+
+    told, context = Future[T](), copy_context()
+
+    def ask() -> None:
+        try:
+            told.set_result(context.run(question))
+        except BaseException as error:
+            told.set_exception(error)
+
+    Thread(target=ask, name="nexus-question", daemon=True).start()
+    try:
+        return told.result(seconds + _PUBLISH_SECONDS)
+    except TimeoutError as error:
+        if told.done():
+            raise
+        raise OperationalError(f"It has taken no message for {_PUBLISH_SECONDS:.0f} s.") from error
+
+
 def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
     """The names of the workers that answer within ``seconds``.
 
@@ -85,10 +123,13 @@ def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
     Args:
         seconds: how long to wait for answers.
         most: return as soon as this number of answers has come. By default the call waits the whole time.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker does not answer.
     """
     from nexus_tasks.celery import app
 
-    answers = app.control.broadcast("ping", reply=True, timeout=seconds, limit=most) or []
+    answers = within(seconds, lambda: app.control.broadcast("ping", reply=True, timeout=seconds, limit=most)) or []
     found = sorted(node for answer in answers for node in answer if not node.startswith("celerybeat@"))
     return found if found or not answers or most is None else live_workers(seconds)
 
