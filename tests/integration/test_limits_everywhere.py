@@ -247,6 +247,7 @@ def test_a_pipe_or_a_device_in_a_folder_of_topics_holds_up_nothing(here: Sandbox
 TEXT = "x" * (limits.MESSAGE_CHARACTERS + 1)
 BEYOND: Mapping[arguments.Check, Callable[[], Any]] = {
     arguments.CHECKS["namespace"]: lambda: "x" * (limits.WORD_CHARACTERS + 1),
+    arguments.CHECKS["kind"]: lambda: "x" * (limits.WORD_CHARACTERS + 1),
     arguments.CHECKS["job_id"]: lambda: "x" * (limits.JOB_ID_CHARACTERS + 1),
     arguments.CHECKS["reflection"]: lambda: "x" * (limits.JOB_ID_CHARACTERS + 1),
     arguments.CHECKS["text"]: lambda: TEXT,

@@ -13,6 +13,7 @@ const REASONS = {
   crash: "its worker has died, and the next attempt comes later",
   budget: "the namespace's budget for today (UTC) is spent",
   held: "other model calls hold the rest of the namespace's budget",
+  reserved: "message batches hold too much of the namespace's budget",
   price: "the price of the model is unknown: set NEXUS_PRICES, or unset the budget",
   dream: "the dream's digests and reflections come first",
   webhooks: "other webhooks of its worker have not answered yet",
