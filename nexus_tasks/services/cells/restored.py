@@ -9,16 +9,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.storage import cells as directory
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.namespaces import USABLE
 
-if TYPE_CHECKING:
-    from nexus_tasks.services.cells.router import Cells
-
 log = logging.getLogger(__name__)
+
+
+class Cells(Protocol):
+    """What these functions need of the cells of a file (``router.Cells``)."""
+
+    deployments: Mapping[str, Deployment]
+
+    @property
+    def directory(self) -> Deployment:
+        """The deployment whose database keeps the table of namespaces."""
+        ...
+
+    def residence(self, cell: str, namespace: str) -> str | None:
+        """Where a cell's database takes a namespace to live."""
+        ...
+
+    def forget(self, namespace: str) -> None:
+        """Read the cell of a namespace from the table at its next use."""
+        ...
 
 
 def remedy(namespace: str) -> str:
