@@ -58,12 +58,12 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
 
 
 def keeper(cells: Cells, namespace: str, session_key: str, beside: str | None = None) -> str | None:
-    """A cell whose buffer has messages of a session, such as those of the pause of a move; ``None``: no cell's.
+    """The name of a cell whose buffer has messages of a session; ``None``: no buffer has any.
 
-    Later messages of the session must not be stored before these.
+    During a move, messages are buffered for the old cell. Later messages of the session must not be stored before these.
 
     Args:
-        beside: a cell whose buffer is not looked at.
+        beside: the name of a cell whose buffer is left out.
     """
     for name, deployment in cells.deployments.items():
         if name != beside:

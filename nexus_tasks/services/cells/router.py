@@ -105,8 +105,8 @@ class Cells:
             namespace: the namespace.
             writing: note in the table where a new namespace lives. Otherwise a new namespace is only looked for.
             checked: check the cell's database, unless this process has done so. A check of a silent cell takes seconds.
-            anew: read the table, also when this process remembers the cell. It goes on to remember it while the
-                directory does not answer.
+            anew: read the table, also when this process remembers the cell. While the directory does not answer, other
+                calls still use the remembered cell.
 
         Raises:
             StorageUnavailable: the directory does not answer, and this process has not asked for the namespace before.
