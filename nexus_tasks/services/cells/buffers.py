@@ -60,7 +60,7 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
 def keeper(cells: Cells, namespace: str, session_key: str, beside: str | None = None) -> str | None:
     """The name of a cell whose buffer has messages of a session; ``None``: no buffer has any.
 
-    During a move, messages are buffered for the old cell. Later messages of the session must not be stored before these.
+    During a move, messages are buffered for the old cell. Later messages of the session must not come before these.
 
     Args:
         beside: the name of a cell whose buffer is left out.
