@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, NexusError
+from nexus_tasks.errors import InvalidInput, NexusError, StorageUnavailable
 from nexus_tasks.storage import audit, namespaces, tokens
 from nexus_tasks.storage.audit import Actor
 from nexus_tasks.storage.models import AuditRow, Token
 from nexus_tasks.storage.tokens import Checked
+from nexus_tasks.storage.translation import is_read_only
 from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import (
     TOKEN_SCOPES,
@@ -106,13 +107,15 @@ class TokenChecker:
     """Checks the tokens of requests to a server, and writes their uses to the audit log. Thread-safe.
 
     The first use of a token on a day (UTC) is written at once. Refused requests are written at most every 10 s, so
-    that a client that guesses tokens cannot make the server write all the time.
+    that a client that guesses tokens cannot make the server write all the time. While Postgres only reads, such as a
+    standby, tokens are valid too. Their uses are written with the next use that can be written.
     """
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._lock = threading.Lock()
         self._refused: Counter[tuple[str | None, Actor, str]] = Counter()
+        self._used: dict[str, Checked] = {}  # by the id of the token; these uses could not be written
         self._written_at = float("-inf")
 
     def any_valid(self) -> bool:
@@ -148,10 +151,25 @@ class TokenChecker:
         if found.refusal:
             self.note_refusal(found, found.refusal)
         elif found.unnoted:
-            with self._deployment.database.transaction() as tx:
-                if tokens.note_use(tx, found.id):
-                    audit.count_use(tx, "token.use", found.namespace, actor_of(found), reason="", times=1)
+            with self._lock:
+                used = self._used | {found.id: found}
+            try:
+                self._write_uses(used)
+            except StorageUnavailable as error:
+                if not is_read_only(error):
+                    raise
+                with self._lock:
+                    self._used[found.id] = found
         return found
+
+    def _write_uses(self, used: Mapping[str, Checked]) -> None:
+        with self._deployment.database.transaction() as tx:
+            for token_id, one in sorted(used.items()):  # in one order, so that two threads do not wait for each other
+                if tokens.note_use(tx, token_id):
+                    audit.count_use(tx, "token.use", one.namespace, actor_of(one), reason="", times=1)
+        with self._lock:
+            for token_id in used:
+                self._used.pop(token_id, None)
 
     def note_refusal(self, token: Checked, reason: str) -> None:
         """Count a refused request of a token. ``reason`` is a word, such as ``expired``."""

@@ -26,6 +26,7 @@ from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from tests.databases import make_template
 from tests.integration import inline
+from tests.integration.http_client import api, as_token, ok
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually, sandbox
 
@@ -105,6 +106,24 @@ def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> Non
         assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
         assert not engine.storage.answers()
     assert engine.storage.answers()
+
+
+def test_tokens_open_a_postgres_that_only_reads(here: Sandbox) -> None:
+    """As a standby, or a server whose disk is full. Their uses are written afterwards."""
+    nexus = Nexus(here.deployment)
+    inline.say("I moved to Lisbon.", namespace="acme")
+    made, other = (nexus.create_token("acme", name) for name in ("agent", "other"))
+    gone = nexus.create_token("acme", "gone")
+    nexus.revoke_token("acme", gone.id)
+    with api(here, made.token) as client:
+        with database_with(here, "default_transaction_read_only", "on"):
+            found = ok(client.post("/v1/search", json={"namespace": "acme", "query": "Lisbon"}))
+            assert "Lisbon" in str(found)
+            assert client.get("/v1/status", headers=as_token(gone.token)).status_code == 401
+            assert client.post("/v1/memories", json={"namespace": "acme", "text": "x"}).status_code == 403
+        assert nexus.audit("acme", action="token.use") == []
+        ok(client.get("/v1/status", headers=as_token(other.token)))
+    assert sorted(one.token_name or "" for one in nexus.audit("acme", action="token.use")) == ["agent", "other"]
 
 
 def test_work_on_whole_tables_has_no_timeout_for_statements(here: Sandbox) -> None:
