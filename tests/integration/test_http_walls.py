@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx2
 import psutil
@@ -153,6 +154,22 @@ def test_the_command_serves_known_hosts_on_loopback(here: Sandbox) -> None:
     here.sql("SELECT 1")
     with serve_process(here, "--host", "memory.example", NEXUS_HTTP_TOKEN=TOKEN) as (_, port):
         assert (host(port, "memory.example", "/livez"), host(port, "evil.example", "/livez")) == (200, 421)
+
+
+def test_connections_give_way_where_few_files_may_be_open(here: Sandbox) -> None:
+    """As on macOS, where a shell allows 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # the server inherits it
+        try:
+            _, port = stack.enter_context(serve_process(here, NEXUS_HTTP_TOKEN=TOKEN))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(600):
+            stack.enter_context(raw(port, b"POST /v1/search HTTP/1.1\r\nHost: x\r\n"))
+        asked = httpx2.get(f"http://{LOOPBACK}:{port}/v1/status", headers=as_token(TOKEN), timeout=15)
+        assert asked.status_code == 200
+    assert (here.folder / "serve.log").stat().st_size < 10_000
 
 
 def test_the_processes_of_a_killed_server_end(here: Sandbox) -> None:

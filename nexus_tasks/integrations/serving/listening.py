@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -16,6 +17,8 @@ from nexus_tasks.integrations.serving.connections import LimitedConnection
 from nexus_tasks.text import shorten
 
 LOOPBACK = "127.0.0.1"
+# Open files of a server. Many connections may be accepted in one turn of the loop, before the first one gives way.
+_FILES = 4 * limits.HTTP_CONNECTIONS
 
 
 def address(text: str) -> tuple[str, int]:
@@ -57,6 +60,7 @@ def configuration(app: ASGIApp | Callable[[], ASGIApp], **options: Any) -> uvico
     address in a header ``X-Forwarded-For``, which any client may write. ``peers.py`` would then look for a connection
     that does not exist.
     """
+    _allow_files()
     return uvicorn.Config(
         app,
         http=LimitedConnection,
@@ -67,6 +71,23 @@ def configuration(app: ASGIApp | Callable[[], ASGIApp], **options: Any) -> uvico
         proxy_headers=False,
         **options,
     )
+
+
+def _allow_files() -> None:
+    """Let this process and its children open as many files as the limit of connections needs, if the system allows it.
+
+    Where the limit of open files is lower, as the 256 of macOS, connections are not accepted at all. Then no
+    connection gives way to another one, and asyncio logs thousands of errors per second.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def is_loopback(host: str) -> bool:
