@@ -84,7 +84,7 @@ def reembed(
         str | None, typer.Option("--namespace", metavar="NS", help="Only this namespace; default: every namespace.")
     ] = None,
     drop_others: Annotated[
-        bool, typer.Option("--drop-others", help="Afterwards delete the vectors of every other model.")
+        bool, typer.Option("--drop-others", help="Afterwards delete the vectors of other models that are replaced.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -106,15 +106,17 @@ def reembed(
         refuse_limited(client.limit, "--drop-others")
     with meter("embedded") as progress:
         filled, refused, model = fill(deployment, namespace, progress.at)
-    dropped = drop(deployment, namespace) if drop_others else 0
+    dropped, kept = drop(deployment, namespace) if drop_others else (0, 0)
     if json:
-        emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped})
+        emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped, "kept": kept})
         return
     found = words.count(filled, "memory", "memories")
     refusals = f" {words.count(refused, 'was', 'were')} refused by it." if refused else ""
     print(f"{found} embedded by {model}.{refusals}")
     if drop_others:
         print(f"{dropped:,} vectors of other models deleted.")
+        if kept:
+            print(f"{kept:,} stay, because their memories have no vector of {model}.")
 
 
 def _versions() -> tuple[str | None, str, str]:

@@ -43,10 +43,14 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
     return filled, refused, deployment.embedder.name
 
 
-def drop_others(deployment: Deployment, namespace: str | None) -> int:
+def drop_others(deployment: Deployment, namespace: str | None) -> tuple[int, int]:
     """Delete the vectors of all models except the configured model, in one namespace or in all.
 
-    Returns the number of deleted vectors.
+    The vectors of memories that have none of the configured model stay: an embedder with wrong settings may have
+    refused every text.
+
+    Returns:
+        The number of deleted vectors, and the number of vectors of other models that stay.
 
     Raises:
         NotFound: there is no such namespace.
@@ -58,4 +62,6 @@ def drop_others(deployment: Deployment, namespace: str | None) -> int:
             gone = embeddings.delete_other_models(tx, deployment.embedder.name, AT_ONCE, namespace_id=chosen)
         dropped += gone
         if gone < AT_ONCE:
-            return dropped
+            break
+    with deployment.database.transaction() as tx:
+        return dropped, embeddings.count_of_other_models(tx, deployment.embedder.name, namespace_id=chosen)

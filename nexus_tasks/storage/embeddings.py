@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, delete, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import aliased
 
 from nexus_tasks import limits
 from nexus_tasks.embeddings.base import Vectors
@@ -163,11 +164,22 @@ def _lacks(model: str) -> ColumnElement[bool]:
 def delete_other_models(tx: Transaction, model: str, limit: int, *, namespace_id: int | None) -> int:
     """Delete up to ``limit`` vectors of models other than ``model``, in one namespace or in all.
 
-    Returns the number deleted.
+    A memory without a vector of ``model`` keeps its other vectors. Returns the number deleted.
     """
-    others = select(Embedding.memory_id, Embedding.model).where(Embedding.model != model)
-    if namespace_id is not None:
-        others = others.where(Embedding.namespace_id == namespace_id)
+    present = aliased(Embedding)
+    replaced = exists().where(present.memory_id == Embedding.memory_id, present.model == model)
+    others = select(Embedding.memory_id, Embedding.model).where(_of_others(model, namespace_id), replaced)
     some = others.limit(limit).cte("some")
     gone = delete(Embedding).where(Embedding.memory_id == some.c.memory_id, Embedding.model == some.c.model)
     return len(tx.execute(gone.returning(Embedding.memory_id)).all())
+
+
+def count_of_other_models(tx: Transaction, model: str, *, namespace_id: int | None) -> int:
+    """The number of vectors of models other than ``model``, in one namespace or in all."""
+    found = select(func.count()).select_from(Embedding).where(_of_others(model, namespace_id))
+    return int(tx.scalar(found) or 0)
+
+
+def _of_others(model: str, namespace_id: int | None) -> ColumnElement[bool]:
+    other = Embedding.model != model
+    return other if namespace_id is None else other & (Embedding.namespace_id == namespace_id)

@@ -232,7 +232,7 @@ def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
     after = np.array(json.loads(here.sql("SELECT vector::text FROM embeddings ORDER BY memory_id LIMIT 1")[0][0]))
     np.testing.assert_array_equal(before, after)
     use(monkeypatch, Flaky("new"))
-    assert reembedding.drop_others(default_deployment(), None) == total
+    assert reembedding.drop_others(default_deployment(), None) == (total, 0)
     assert here.sql("SELECT DISTINCT model FROM embeddings") == [("new",)]
 
 
@@ -245,11 +245,27 @@ def test_the_old_vectors_of_other_namespaces_stay(here: Sandbox, monkeypatch: py
             say(*TALK, namespace=namespace, observers=[])
             reembedding.reembed(default_deployment(), namespace, lambda *_: None)
     told = nexus("db", "reembed", "--namespace", NAMESPACE, "--drop-others", "--json")
-    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 3}
+    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 3, "kept": 0}
     query = (
         "SELECT name, array_agg(DISTINCT model) FROM embeddings e JOIN namespaces n ON n.id = e.namespace_id GROUP BY 1"
     )
     assert dict(here.sql(query)) == {NAMESPACE: ["hashing-384"], "other": ["old"]}
+
+
+def test_vectors_that_a_new_model_does_not_replace_stay(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with a wrong setting may refuse every text."""
+    from nexus_tasks.services import reembedding
+
+    say(*TALK, observers=[])
+    reembedding.reembed(default_deployment(), None, lambda *_: None)
+    new = use(monkeypatch, Flaky("new"))
+    new.poison = " "
+    assert reembedding.reembed(default_deployment(), None, lambda *_: None)[:2] == (0, 3)
+    assert reembedding.drop_others(default_deployment(), None) == (0, 3)
+    new.poison = str(TALK[0])
+    assert reembedding.reembed(default_deployment(), None, lambda *_: None)[:2] == (2, 1)
+    assert reembedding.drop_others(default_deployment(), NAMESPACE) == (2, 1)
+    assert dict(here.sql("SELECT model, count(*) FROM embeddings GROUP BY 1")) == {"hashing-384": 1, "new": 2}
 
 
 def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +286,7 @@ def test_the_command_tells_what_it_did() -> None:
     say(*TALK, observers=[])
     told = nexus("db", "reembed", "--drop-others", "--json")
     assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 0}
+    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 0, "kept": 0}
     assert "0 memories embedded by hashing-384." in nexus("db", "reembed").stdout
     missing = nexus("db", "reembed", "--namespace", "nobody", "--json")
     assert (missing.returncode, json.loads(missing.stdout)["error"]["type"]) == (1, "NotFound")
