@@ -75,7 +75,7 @@ from nexus_tasks.idempotency.worker.sweeper import SweepStep
 from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.monitoring import endpoint, sentry
-from nexus_tasks.monitoring.logs import write_json
+from nexus_tasks.monitoring.logs import leave_out_prompts, write_json
 from nexus_tasks.services import buffer_flush, context_cache, idle_sessions
 from nexus_tasks.settings import load_settings
 from nexus_tasks.tasks.registry import tick
@@ -284,6 +284,7 @@ class MonitoringStep(bootsteps.StartStopStep):  # type: ignore[misc]
 @after_setup_task_logger.connect  # type: ignore[untyped-decorator]
 def choose_log_format(logger: logging.Logger, **_kwargs: object) -> None:
     """Write the log of this worker or beat as ``NEXUS_LOG_FORMAT`` says. Celery calls this when it has set up a log."""
+    leave_out_prompts()
     try:
         json = load_settings().log_format == "json"
     except NexusError:  # the worker's start reports it

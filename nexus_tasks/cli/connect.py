@@ -29,6 +29,10 @@ def start_logging(settings: Settings | None = None) -> None:
 
     settings = settings or load_settings()
     logging.basicConfig(stream=sys.stderr, level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
+    if settings.log_level == "DEBUG":
+        from nexus_tasks.monitoring.logs import leave_out_prompts
+
+        leave_out_prompts()
     if settings.log_format == "json":
         from nexus_tasks.monitoring.logs import write_json
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from nexus_tasks import tracing
 
+_SDKS = ("anthropic", "openai")
 _NAMES = ("job", "kind", "namespace")  # a line that is not logged by the job's own thread names its job itself
 
 
@@ -68,6 +69,17 @@ def _of_job() -> dict[str, Any]:
     found = {"job": request.id, "kind": getattr(kind, "name", task.name), "trace": trace}
     namespace = (request.kwargs or {}).get("namespace")
     return found | ({"namespace": namespace} if isinstance(namespace, str) else {})
+
+
+def leave_out_prompts() -> None:
+    """Keep the SDKs of model servers from logging each request, which quotes messages, at the level DEBUG.
+
+    ``ANTHROPIC_LOG=debug`` and ``OPENAI_LOG=debug`` still do.
+    """
+    for name in _SDKS:
+        sdk = logging.getLogger(name)
+        if sdk.level == logging.NOTSET:
+            sdk.setLevel(logging.INFO)
 
 
 def write_json(logger: logging.Logger) -> None:

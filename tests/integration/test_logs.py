@@ -4,6 +4,8 @@ the text of a message or of an answer that cannot be read."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +67,31 @@ def test_no_line_has_a_message_or_an_answer_that_cannot_be_read(
     worker.stop()
     assert TEXT not in worker.text()
     assert SECRET not in worker.text()
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+@BOTH_POOLS
+def test_no_line_has_a_prompt_at_the_level_debug(
+    deploy: Callable[..., Sandbox], standin: StandIn, pool: str, provider: str
+) -> None:
+    """The SDKs of both providers log each request as a whole."""
+    speaks = standin.environment() if provider == "anthropic" else standin.openai_environment()
+    here = deploy(**speaks, NEXUS_DERIVE_MAX_WAIT="0")
+    worker = here.worker("--loglevel", "DEBUG", pool=pool, concurrency=2)
+    Nexus().ingest("says", "chat", [Message(content=f"I keep {TEXT}.", author="ann")])
+    eventually(lambda: standin.counters.calls and Nexus().memories("says", levels=["explicit"]), within=LONG)
+    asked = subprocess.run(
+        [sys.executable, "-m", "nexus_tasks.cli.main", "ask", "What does ann keep?", "--namespace", "says"],
+        env={**here.environment, "NEXUS_LOG_LEVEL": "DEBUG"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    worker.stop()
+    assert standin.counters.calls >= 2
+    assert "DEBUG" in worker.text()
+    assert "DEBUG" in asked.stderr
+    assert TEXT not in worker.text() + asked.stderr
 
 
 def failed(worker: Worker, namespace: str) -> list[dict[str, Any]]:
