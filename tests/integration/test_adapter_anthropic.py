@@ -18,7 +18,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering, turns
 from tests.integration.inline import work
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
 from tests.standin.faults import status
 from tests.standin.server import KEY
@@ -424,6 +424,45 @@ def test_a_streamed_answer_may_have_any_line_separator() -> None:
     assert [one.content for one in turns.answer_of(told)] == [text]
 
 
+def test_a_stream_that_is_left_at_its_last_event_is_remembered(nexus: Nexus, client: Anthropic) -> None:
+    own = remembering(client, nexus, "acme", session_key="chat")
+    with own.messages.stream(**turn("one")) as stream:
+        assert any(event.type == "message_stop" for event in stream)
+    events = own.messages.create(**turn("two"), stream=True)
+    assert any(event.type == "message_stop" for event in events)
+
+    async def talk() -> bool:
+        async with AsyncAnthropic(api_key=KEY, base_url=client.base_url) as plain:
+            own = remembering(plain, nexus, "acme", session_key="chat")
+            async for event in await own.messages.create(**turn("three"), stream=True):
+                if event.type == "message_stop":
+                    return True
+            return False
+
+    assert asyncio.run(talk())
+    words = ("one", "two", "three")
+    assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_the_last_event_is_seen_in_parts_of_any_size(size: int) -> None:
+    text = 'The last event is {"type": "message_stop"}\n'
+    block: dict[str, Any] = {"type": "text", "text": text}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "msg_1", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "message_stop", "more": "x" * 300},
+    ]
+    body = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events).encode()
+    read = turns.Events()
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    split = [read.split(part) for part in parts]
+    assert [number for number, (_, last) in enumerate(split) if last] == [(len(body) - 2) // size]
+    assert b"".join(before + last for before, last in split) == body
+    assert (size < 1_000) or split[0][1].startswith(b'data: {"type": "message_stop"')
+    assert read.message() == {"id": "msg_1", "content": [block]}
+
+
 def test_what_no_database_stores_of_a_tool_call_does_not_cost_its_messages(
     nexus: Nexus, client: Anthropic, standin: StandIn
 ) -> None:
@@ -486,6 +525,27 @@ class Broken(Nexus):
         raise StorageUnavailable
 
     ingest = context
+
+
+class Slow(Nexus):
+    """A client whose first call to store something stands for a while."""
+
+    stands = 1.0
+
+    def ingest(self, *given: Any, **named: Any) -> Any:
+        stands, self.stands = self.stands, 0.0
+        time.sleep(stands)
+        return super().ingest(*given, **named)
+
+
+def test_a_slow_memory_keeps_the_conversation_in_order(here: Sandbox, client: Anthropic) -> None:
+    nexus, words = Slow(here.deployment), ("zero", "one", "two", "three")
+    remembering(client, Nexus(here.deployment), "acme", session_key="chat").messages.create(**turn("zero"))
+    own = remembering(client, nexus, "acme", session_key="chat", timeout=0.2)
+    for word in words[1:]:
+        own.messages.create(**turn(word))
+    eventually(lambda: len(said(nexus)) == 8)
+    assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
 
 
 @pytest.mark.parametrize("hangs", [0.0, 2.0])

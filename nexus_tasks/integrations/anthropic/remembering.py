@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import contextmanager
 from contextvars import copy_context
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar, cast
 
 from anthropic import Anthropic, APIRequest, AsyncAnthropic, Middleware
@@ -46,8 +47,8 @@ def remembering(
     """A copy of an Anthropic client that remembers one conversation, and recalls what is known.
 
     Before each call of ``messages`` and ``beta.messages``, the memories that fit the user's last message are put behind
-    the system prompt. After it, the new messages and the answer are stored. Streams are stored when they are read to
-    their end. An error of the memory, or a memory that is slow, is logged, and the call goes on without it. Everything
+    the system prompt. After it, the new messages and the answer are stored. A stream is stored when its last event is
+    read. An error of the memory, or a memory that is slow, is logged, and the call goes on without it. Everything
     else is the client's own.
 
     Args:
@@ -93,6 +94,8 @@ class Remembering(Middleware):
     ) -> None:
         self.nexus, self.namespace, self.session_key = nexus, namespace, session_key
         self.author, self.subject, self.max_tokens, self.timeout = author, subject, max_tokens, timeout
+        self._waiting = deque[Message]()  # what the calls have to store, in the order of the calls
+        self._storing = Lock()
 
     # --- the two ways in ----------------------------------------------------------------------------------------------
     def handle(self, request: APIRequest, call_next: Callable[[APIRequest], Any]) -> Any:
@@ -127,18 +130,22 @@ class Remembering(Middleware):
         return response
 
     def _observed(self, request: APIRequest, parts: Iterator[bytes]) -> Iterator[bytes]:
-        read = list[bytes]()
+        events = turns.Events()
         for part in parts:
-            read.append(part)
-            yield part
-        self._safely(_NOT_REMEMBERED, self._remember_of(request, lambda: turns.streamed(b"".join(read))))
+            before, last = events.split(part)
+            yield before
+            if last:  # stored before the caller gets this event, because many a caller leaves the stream at it
+                self._safely(_NOT_REMEMBERED, self._remember_of(request, events.message))
+                yield last
 
     async def _aobserved(self, request: APIRequest, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        read = list[bytes]()
+        events = turns.Events()
         async for part in parts:
-            read.append(part)
-            yield part
-        await self._safely_async(_NOT_REMEMBERED, self._remember_of(request, lambda: turns.streamed(b"".join(read))))
+            before, last = events.split(part)
+            yield before
+            if last:
+                await self._safely_async(_NOT_REMEMBERED, self._remember_of(request, events.message))
+                yield last
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def _recall_for(self, request: APIRequest) -> Callable[[], str]:
@@ -159,8 +166,12 @@ class Remembering(Middleware):
             told = answer()
             if told is not None:
                 body = cast(Mapping[str, Any], request.json)
-                said: list[Message] = [*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)]
-                self.nexus.ingest(self.namespace, self.session_key, said)
+                self._waiting.extend([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
+                # Calls do not wait for a slow memory. When it is free, the next one stores what all have to store.
+                with self._storing:
+                    said = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                    if said:
+                        self.nexus.ingest(self.namespace, self.session_key, said)
 
         return remember
 

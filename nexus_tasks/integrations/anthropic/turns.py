@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.types import Message, clean_text
+
+_LAST = re.compile(rb'"type"\s{0,9}:\s{0,9}"message_stop"')  # quotes inside a text are escaped, and do not match
 
 
 def new_turns(messages: Sequence[Mapping[str, Any]], author: str | None) -> list[Message]:
@@ -64,6 +67,29 @@ def _blocks(content: Any) -> list[Mapping[str, Any]]:
 
 def _text(blocks: Iterable[Mapping[str, Any]]) -> str:
     return clean_text("\n".join(block["text"] for block in blocks if block.get("type") == "text")).strip()
+
+
+class Events:
+    """The server-sent events of an answer, which come in parts."""
+
+    def __init__(self) -> None:
+        self._read = bytearray()
+        self._lines = 0  # the number of bytes in whole lines
+
+    def split(self, part: bytes) -> tuple[bytes, bytes]:
+        """Add ``part``, and split it before the line of the last event, ``message_stop``, if it completes this line."""
+        self._read += part
+        start, self._lines = self._lines, max(self._lines, self._read.rfind(b"\n", self._lines) + 1)
+        last = _LAST.search(self._read, start, self._lines)
+        if last is None:
+            return part, b""
+        line = self._read.rfind(b"\n", 0, last.start()) + 1
+        before = max(line - (len(self._read) - len(part)), 0)
+        return part[:before], part[before:]
+
+    def message(self) -> dict[str, Any] | None:
+        """The message; ``None`` before it is complete."""
+        return streamed(bytes(self._read[: self._lines]))
 
 
 def streamed(body: bytes) -> dict[str, Any] | None:
