@@ -62,7 +62,7 @@ class NexusMemoryBlock(BaseMemoryBlock[str]):
             )
         except NotFound:  # nothing was said in the namespace yet
             return ""
-        known = strip_hidden(str(found))
+        known = strip_hidden(str(found)).replace("</", "&lt;/")  # LlamaIndex puts the text between tags
         return f"{_HEADING}\n\n{known}" if known else ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
