@@ -15,7 +15,7 @@ from anthropic.lib.tools import ToolError
 from pydantic import BaseModel
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering, turns
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
@@ -545,6 +545,25 @@ def test_a_slow_memory_keeps_the_conversation_in_order(here: Sandbox, client: An
     for word in words[1:]:
         own.messages.create(**turn(word))
     eventually(lambda: len(said(nexus)) == 8)
+    assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
+
+
+class Picky(Slow):
+    """A slow client that refuses a text."""
+
+    def ingest(self, *given: Any, **named: Any) -> Any:
+        if any("two" in message.content for message in given[2]):
+            raise InvalidInput("It is two.")
+        return super().ingest(*given, **named)
+
+
+def test_a_call_that_is_refused_costs_none_of_those_that_wait_with_it(here: Sandbox, client: Anthropic) -> None:
+    nexus, words = Picky(here.deployment), ("zero", "one", "three")
+    remembering(client, Nexus(here.deployment), "acme", session_key="chat").messages.create(**turn("zero"))
+    own = remembering(client, nexus, "acme", session_key="chat", timeout=0.2)
+    for word in ("one", "two", "three"):
+        own.messages.create(**turn(word))
+    eventually(lambda: len(said(nexus)) == 6)
     assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
 
 

@@ -18,7 +18,7 @@ from anthropic import Anthropic, APIRequest, AsyncAnthropic, Middleware
 from anthropic.types import MessageParam
 
 from nexus_tasks.client import Nexus
-from nexus_tasks.errors import NotFound
+from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.integrations.anthropic import turns
 from nexus_tasks.types import Message
 from nexus_tasks.types.hidden_characters import strip_hidden
@@ -94,7 +94,7 @@ class Remembering(Middleware):
     ) -> None:
         self.nexus, self.namespace, self.session_key = nexus, namespace, session_key
         self.author, self.subject, self.max_tokens, self.timeout = author, subject, max_tokens, timeout
-        self._waiting = deque[Message]()  # what the calls have to store, in the order of the calls
+        self._waiting = deque[list[Message]]()  # what each call has to store, in the order of the calls
         self._storing = Lock()
 
     # --- the two ways in ----------------------------------------------------------------------------------------------
@@ -166,14 +166,26 @@ class Remembering(Middleware):
             told = answer()
             if told is not None:
                 body = cast(Mapping[str, Any], request.json)
-                self._waiting.extend([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
+                self._waiting.append([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
                 # Calls do not wait for a slow memory. When it is free, the next one stores what all have to store.
                 with self._storing:
-                    said = [self._waiting.popleft() for _ in range(len(self._waiting))]
-                    if said:
-                        self.nexus.ingest(self.namespace, self.session_key, said)
+                    self._store([self._waiting.popleft() for _ in range(len(self._waiting))])
 
         return remember
+
+    def _store(self, calls: list[list[Message]]) -> None:
+        """Store what calls have to store, together. When that is refused, each call's messages alone."""
+        said = [message for call in calls for message in call]
+        if not said:
+            return
+        try:
+            self.nexus.ingest(self.namespace, self.session_key, said)
+        except InvalidInput:
+            if len(calls) == 1:
+                raise
+            for call in calls:
+                with self._told(_NOT_REMEMBERED):
+                    self._store([call])
 
     def _safely(self, otherwise: str, work: Callable[[], T]) -> T | None:
         """The result of ``work``, or ``None`` when it fails or takes too long: no fault of a memory may stop a call."""
