@@ -99,6 +99,25 @@ def test_neither_settings_nor_their_errors_show_a_password() -> None:
 
 
 @pytest.mark.parametrize(
+    ("database", "broker"),
+    [
+        ("host=127.0.0.1 port=1 user=me password=SECRET dbname=x", "redis:/:SECRET@127.0.0.1:1"),
+        ("me:SECRET@127.0.0.1/x", "SECRET@127.0.0.1"),
+    ],
+)
+def test_the_check_shows_no_address_that_is_no_url(
+    database: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"HOME": str(tmp_path), "MODEL": "offline", "DATABASE_URL": database, "REDIS_URL": broker}
+    for name, value in given.items():
+        monkeypatch.setenv(f"NEXUS_{name}", value)
+    for options in ((), ("--json",)):
+        told = nexus("doctor", *options)
+        assert told.returncode == 1
+        assert "SECRET" not in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(
     "command", [("doctor",), ("doctor", "--json"), ("status",), ("search", "x", "--namespace", "a")]
 )
 @pytest.mark.parametrize("password", ["p@SECRET", "p/a@SECRET"])

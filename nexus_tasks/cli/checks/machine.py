@@ -161,8 +161,8 @@ def embedder(settings: Settings) -> Sequence[Check]:
 
 
 def masked(url: str) -> str:
-    """A URL without its passwords; ``(malformed)`` for a URL that does not parse."""
+    """A URL without its passwords; ``(malformed)`` for a text that does not parse, or is no URL."""
     try:
-        return mask_url(url)
+        return mask_url(url) if "://" in url else "(malformed)"
     except ValueError:
         return "(malformed)"
