@@ -369,6 +369,11 @@ def cell_settings(file: CellsFile, name: str) -> Settings:
 
 def _read(given: Mapping[str, Any]) -> Settings:
     """Settings with the values ``given``, and else with those of the environment."""
+    # An empty variable counts as unset. Here that would open every namespace where ``$TENANT`` was forgotten.
+    if os.environ.get("NEXUS_NAMESPACES") == "":
+        raise ConfigurationError(
+            "NEXUS_NAMESPACES is empty.", remedy="Name the namespaces, or unset it to allow all of them."
+        )
     try:
         return Settings(**given)
     except SettingsError as error:  # a variable of JSON, such as NEXUS_PRICES

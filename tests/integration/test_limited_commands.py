@@ -179,3 +179,15 @@ def test_the_hook_of_a_limited_process_tells_and_keeps_nothing_of_another_namesp
             assert ("secret of" in told.stdout) == (one == event and namespace == MINE)
     assert [one["agent"] for one in here.deployment.buffer.status()] == [MINE]
     assert f"does not have the namespace {THEIRS}" in (here.folder / "logs" / "hook.log").read_text()
+
+
+@pytest.mark.parametrize("command", [("namespaces", "list"), ("search", "x", "--namespace", THEIRS), ("export", "-")])
+def test_an_empty_setting_does_not_open_every_namespace(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``NEXUS_NAMESPACES="$TENANT"`` does where the variable is not set."""
+    monkeypatch.setenv("NEXUS_NAMESPACES", "")
+    options = ("--namespace", THEIRS) if command[0] == "export" else ()
+    told = nexus(*command, *options)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "NEXUS_NAMESPACES is empty. Name the namespaces" in told.stderr
