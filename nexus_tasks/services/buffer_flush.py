@@ -457,7 +457,7 @@ def _store_entries(
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type in events.AGENTS]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
-    turn = hook_events.read(_transcripts(buffer), segment.start_id, of_hook)
+    turn = hook_events.read(_transcripts(buffer), namespace, segment.start_id, of_hook)
     # A message after the end opens the session again, so the end counts only when no message follows.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     clean = [without_secrets(call.messages) for call in calls]
@@ -492,7 +492,7 @@ def _store_entries(
                 writer.end(session)
             if ends or turn.over_at > 0:  # the session, or a turn of the agent in it, is over
                 writer.want_extraction(session, known_only=not of_hook)
-    hook_events.note(_transcripts(buffer), turn)
+    hook_events.note(_transcripts(buffer), namespace, turn)
     for stored in writer.stored:
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates

@@ -50,13 +50,14 @@ class Turn:
     over_at: float = 0.0  # Unix time in seconds of the last event that ended a turn of the agent
 
 
-def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
+def read(folder: str, namespace: str, start_id: str, entries: Sequence[Entry]) -> Turn:
     """Read the transcripts that ``entries`` name.
 
     Returns the new messages of these transcripts, and the events in ``entries``.
 
     Args:
         folder: the folder with the saved positions of transcripts.
+        namespace: the namespace that gets the messages.
         start_id: the random id of the session's folder in the buffer. It becomes a part of the ids of messages that
             are made from events.
     """
@@ -79,15 +80,15 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
         if made:
             (answers if made.role == "assistant" else turn.standing_in).append((entry, made))
     for path, agent in paths.items():
-        _read_transcript(agent, folder, os.path.expanduser(path), turn)
+        _read_transcript(agent, folder, namespace, os.path.expanduser(path), turn)
     if not turn.positions:  # a transcript has the answers
         turn.standing_in = sorted([*turn.standing_in, *answers], key=lambda one: one[0].entry_seq)
     return turn
 
 
-def _read_transcript(agent: str, folder: str, path: str, turn: Turn) -> None:
+def _read_transcript(agent: str, folder: str, namespace: str, path: str, turn: Turn) -> None:
     try:
-        news = position.read_on(agent, path, position.load(folder, path))
+        news = position.read_on(agent, path, position.load(folder, path, namespace))
     except (OSError, ValueError) as error:  # a ValueError: the path has a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         log.warning("The transcript %r cannot be read; the hook's events are stored instead: %s", path, reason)
@@ -191,10 +192,10 @@ def _has_prompt(prompt: str) -> ColumnElement[bool]:
     return func.strpos("\n" + Memory.content + "\n", f"\n{prompt}\n") > 0
 
 
-def note(folder: str, turn: Turn) -> None:
-    """Save the position up to which each transcript is stored."""
+def note(folder: str, namespace: str, turn: Turn) -> None:
+    """Save the position up to which each transcript is stored in the namespace."""
     for path, reached in turn.positions.items():
         try:
-            position.save(folder, path, reached)
+            position.save(folder, path, namespace, reached)
         except OSError as error:
             log.warning("The position in transcript %s could not be saved: %s", path, error.strerror)

@@ -80,10 +80,19 @@ def _mark(data: bytes) -> str:
     return sha256(data).hexdigest() if data else ""
 
 
-def load(folder: str, path: str) -> Position:
-    """The saved position of a transcript, or its beginning when no position is saved or the saved one is unreadable."""
+def load(folder: str, path: str, namespace: str) -> Position:
+    """The saved position of a transcript, or its beginning when no position is saved or the saved one is unreadable.
+
+    Two hooks may store one transcript in two namespaces, so each namespace has a position of its own. Older releases
+    had one position for all namespaces.
+    """
+    own = _load(_file(folder, path, namespace))
+    return own if own != Position() else _load(_file(folder, path))
+
+
+def _load(name: str) -> Position:
     try:
-        with open(_file(folder, path), "rb") as file:
+        with open(name, "rb") as file:
             found: dict[str, Any] = json.load(file)
         position = Position(int(found["offset"]), str(found["mark"]), dict(found["open_calls"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -92,16 +101,17 @@ def load(folder: str, path: str) -> Position:
     return position if position.mark and position.offset > 0 else Position()
 
 
-def save(folder: str, path: str, position: Position) -> None:
+def save(folder: str, path: str, namespace: str, position: Position) -> None:
     """Save a position. Call this function only after all messages before the position are stored.
 
     Raises:
         OSError: the file cannot be written. The next reading then reads some messages again, but none is stored twice.
     """
     files.make_folder(folder)
-    document = position._asdict() | {"path": path}
-    files.write_atomic(_file(folder, path), json.dumps(document).encode())
+    document = position._asdict() | {"path": path, "namespace": namespace}
+    files.write_atomic(_file(folder, path, namespace), json.dumps(document).encode())
 
 
-def _file(folder: str, path: str) -> str:
-    return os.path.join(folder, sha256(os.fsencode(path)).hexdigest()[:32] + ".json")
+def _file(folder: str, path: str, namespace: str = "") -> str:
+    of = os.fsencode(path) + (b"\0" + namespace.encode() if namespace else b"")
+    return os.path.join(folder, sha256(of).hexdigest()[:32] + ".json")

@@ -42,7 +42,9 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLAUDE_PROJECT_DIR", raising=False)
 
 
-def call(capsys: pytest.CaptureFixture[str], name: str, transcript: Path | None = None, **fields: Any) -> str:
+def call(
+    capsys: pytest.CaptureFixture[str], name: str, transcript: Path | None = None, namespace: str = NS, **fields: Any
+) -> str:
     """Call the hook in this process; returns what it prints."""
     event = {
         "hook_event_name": name,
@@ -56,7 +58,7 @@ def call(capsys: pytest.CaptureFixture[str], name: str, transcript: Path | None 
     before = sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(json.dumps(event).encode()))
     try:
-        assert hook.main(["--namespace", NS]) == 0
+        assert hook.main(["--namespace", namespace]) == 0
     finally:
         sys.stdin = before
     return capsys.readouterr().out
@@ -95,6 +97,29 @@ def test_a_session_is_stored_once_however_often_it_is_told(
     assert said(here)[16:] == ["And now the checkout."]
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
     assert not SessionBuffer(here.folder / "buffer").pending()
+
+
+def test_two_hooks_with_two_namespaces_each_store_the_whole_session(
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The hook is in the user's settings and in the project's, and the agent runs both."""
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    prompts = ("one", "two", "three")
+    for number, prompt in enumerate(prompts):
+        made.prompt(prompt)
+        made.answer(f"{prompt} is done")
+        made.write(path)
+        for namespace in (NS, "ann") if number % 2 else ("ann", NS):
+            call(capsys, "UserPromptSubmit", path, namespace, prompt=prompt)
+            call(capsys, "Stop", path, namespace)
+            buffer_flush.store_buffer(default_deployment())
+    for namespace in (NS, "ann"):
+        rows = here.sql(
+            "SELECT content FROM memories JOIN namespaces ON namespaces.id = namespace_id"
+            f" WHERE level = 'raw' AND name = '{namespace}' ORDER BY seq"
+        )
+        whole = [text for prompt in prompts for text in (prompt, f"{prompt} is done")]
+        assert [content for (content,) in rows] == whole
 
 
 @pytest.mark.parametrize("how", ["memory", "session", "everything"])

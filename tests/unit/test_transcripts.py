@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -90,14 +91,23 @@ def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
     made.write(path)
     news = read_on("claude-code", str(path), Position())
     assert [one["content"] for one in news.messages] == ["one"]
-    position.save(str(tmp_path), str(path), news.position)
-    assert position.load(str(tmp_path), str(path)) == news.position
+    position.save(str(tmp_path), str(path), "shop", news.position)
+    assert position.load(str(tmp_path), str(path), "shop") == news.position
+    assert position.load(str(tmp_path), str(path), "ann") == Position()
     made.prompt("two")
     path.write_text(made.text() + '{"type": "user", "uuid": "half')
     news = read_on("claude-code", str(path), news.position)
     assert [one["content"] for one in news.messages] == ["two"]  # the line that is being written waits
     assert news.broken == 0
     assert read_on("claude-code", str(path), news.position).messages == []
+
+
+def test_a_position_of_an_older_release_counts_until_the_namespace_has_its_own(tmp_path: Path) -> None:
+    older = tmp_path / f"{hashlib.sha256(b't').hexdigest()[:32]}.json"
+    older.write_text('{"offset": 5, "mark": "x", "open_calls": {"a": "Bash"}, "path": "t"}')
+    assert position.load(str(tmp_path), "t", "shop") == Position(5, "x", {"a": "Bash"})
+    position.save(str(tmp_path), "t", "shop", Position(7, "y", {}))
+    assert position.load(str(tmp_path), "t", "shop") == Position(7, "y", {})
 
 
 def test_a_call_and_its_result_may_be_read_apart(tmp_path: Path) -> None:
@@ -133,10 +143,10 @@ def test_a_file_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path)
     ids=["cut off", "deep", "infinite", "negative", "without a mark"],
 )
 def test_a_position_that_cannot_be_read_is_the_beginning(tmp_path: Path, text: str) -> None:
-    position.save(str(tmp_path), "t", Position(5, "x", {}))
+    position.save(str(tmp_path), "t", "shop", Position(5, "x", {}))
     [file] = tmp_path.glob("*.json")
     file.write_text(text)
-    assert position.load(str(tmp_path), "t") == Position()
+    assert position.load(str(tmp_path), "t", "shop") == Position()
 
 
 def test_no_secret_comes_out_of_a_transcript_wherever_it_went_in() -> None:
