@@ -54,6 +54,24 @@ def add_once(tx: Transaction, session: SessionRow, reason: str) -> bool:
     return tx.execute(_ADD_ONCE, _row(session, reason)).first() is not None
 
 
+_RENEW = text(
+    """
+    UPDATE digest_requests SET id = DEFAULT WHERE session_id = :session_id AND NOT dead AND reason = :reason
+    RETURNING id
+    """
+)
+
+
+def add_behind(tx: Transaction, session: SessionRow, reason: str) -> None:
+    """Request a digest of new messages. A live request of this reason gets a new id instead of a second row.
+
+    A digest that is under way deletes only the requests with ids up to the newest that it has read. So it leaves this
+    request, and one more digest covers the new messages. The caller has locked the session.
+    """
+    if tx.execute(_RENEW, {"session_id": session.id, "reason": reason}).first() is None:
+        add(tx, session, reason)
+
+
 _WANT_ROLLOVER = text(
     """
     INSERT INTO digest_requests (namespace_id, session_id, reason)

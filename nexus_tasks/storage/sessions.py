@@ -63,7 +63,7 @@ def end(tx: Transaction, session: SessionRow) -> bool:
     No digest is requested in these cases:
 
     - All messages of the session are digested.
-    - A digest for the session's end is requested already.
+    - The session had ended before, and a digest for its end is requested already.
     - The session had ended before, and the job of its digest gave up.
     """
     ended_before = session.ended_at is not None
@@ -73,8 +73,12 @@ def end(tx: Transaction, session: SessionRow) -> bool:
         set_committed_value(session, "ended_at", now)
     if session.last_seq <= session.digest_end_seq:
         return False
-    if ended_before and digest_requests.gave_up(tx, session.id):
-        return False  # no message is new, because a new message would have opened the session again
+    if not ended_before:
+        # A message is new, because it has opened the session again. A digest that is under way does not cover it.
+        digest_requests.add_behind(tx, session, "session_end")
+        return True
+    if digest_requests.gave_up(tx, session.id):
+        return False
     return digest_requests.add_once(tx, session, "session_end")
 
 

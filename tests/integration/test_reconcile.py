@@ -19,7 +19,7 @@ from nexus_tasks.services import ingestion
 from nexus_tasks.storage import embeddings
 from nexus_tasks.tasks import derive_memory, finish_dream
 from tests.derivations import want_derivations
-from tests.integration.inline import NAMESPACE, pending, say, work
+from tests.integration.inline import NAMESPACE, pending, say, time_passes, work
 from tests.sandbox import Sandbox, engine
 
 
@@ -161,6 +161,35 @@ def test_a_rollover_that_falls_due_while_a_digest_is_made_is_not_forgotten(
     Reconciler(engine).round()
     assert [one["status"] for one in work("digest_session")] == ["completed"]
     assert here.sql("SELECT digest_end_seq FROM sessions") == [(6,)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_session_that_ends_again_while_it_is_digested_is_digested_again(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    say("I like tea.", end=True)
+    work("derive_memory")
+    make = digesting.summarize
+
+    def summarize(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        if lost:
+            monkeypatch.setattr(ingestion.follow_ups, "ask", lambda *_: [])
+        say("I like tea no more.", end=True)
+        return make(*args, **options)
+
+    monkeypatch.setattr(digesting, "summarize", summarize)
+    time_passes(here)
+    made = work("digest_session")
+    if lost:
+        work("derive_memory")
+        here.flush()
+        Reconciler(engine).round()
+        monkeypatch.undo()
+        made += [*work("derive_memory"), *work("digest_session")]
+    digests = [one for one in made if one["kind"] == "digest_session"]
+    assert [one.get("end_seq") for one in digests] == [1, 2]
+    assert here.sql("SELECT * FROM digest_requests") == []
 
 
 # --- among many rows --------------------------------------------------------------------------------------------------
