@@ -23,10 +23,10 @@ from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.outbox import drop as drop_work
 from nexus_tasks.outbox import mark
 from nexus_tasks.services import reviews
-from nexus_tasks.storage import dead_letters, job_runs, namespaces
+from nexus_tasks.storage import batches, dead_letters, job_runs, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
-from nexus_tasks.tasks import follow_ups
+from nexus_tasks.tasks import follow_ups, submit_batch
 from nexus_tasks.transcripts.scrubbing import scrub
 from nexus_tasks.types import (
     JOB_STATUSES,
@@ -362,12 +362,23 @@ def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
     if not gone:
         return 0
     deployment.engine.storage.withdraw(gone)
+    _withdraw_from_batches(deployment, [claim for claim in gone if claim.wait_reason == submit_batch.BATCH])
     dropped = 0
     for claim in gone:
         was_there, wakeups = deployment.claims.drop(claim.key, job_id=claim.job_id)
         deployment.engine.publisher.publish(wakeups)
         dropped += was_there
     return dropped
+
+
+def _withdraw_from_batches(deployment: Deployment, gone: Sequence[Claim]) -> None:
+    """Let no message batch ask the model for jobs that are dropped."""
+    if not gone:
+        return
+    with deployment.database.transaction() as tx:
+        batches.withdraw(tx, [claim.job_id for claim in gone])
+    for namespace in sorted({claim.namespace for claim in gone}):
+        follow_ups.wake_held(deployment, namespace, reserved=True)
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

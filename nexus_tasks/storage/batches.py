@@ -52,6 +52,19 @@ def remove_request(tx: Transaction, row: BatchRequest) -> None:
     tx.execute(delete(BatchRequest).where(BatchRequest.id == row.id))
 
 
+def withdraw(tx: Transaction, job_ids: Sequence[str]) -> None:
+    """Delete the requests of jobs that are dropped. Requests that were submitted become unwanted instead.
+
+    Their answers cost money all the same. A batch that no job waits for is cancelled.
+    """
+    rows = tx.scalars(select(BatchRequest).where(BatchRequest.job_id.in_(job_ids)).with_for_update()).all()
+    for row in rows:
+        if row.state == "submitted":
+            set_unwanted(tx, row)
+        elif row.state != "abandoned":
+            remove_request(tx, row)
+
+
 # --- the job that submits and collects --------------------------------------------------------------------------------
 def database_time(tx: Transaction) -> datetime:
     """The time of Postgres' clock. This clock decides when a batch is due, because a worker's clock may be wrong."""

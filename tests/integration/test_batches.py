@@ -82,6 +82,23 @@ def reasons() -> dict[str, str]:
     return {claim.kind: claim.wait_reason for claim in waiting() if claim.kind != "derive_memory"}
 
 
+def test_no_batch_asks_for_dropped_jobs(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS[:2])
+    run()
+    Nexus().drop_jobs(kind="digest_session")
+    assert here.sql("SELECT (SELECT count(*) FROM batch_requests), (SELECT count(*) FROM budget_holds)") == [(0, 0)]
+    dream(*SESSIONS)
+    run()
+    assert calls(slow) == (1, 0, 0)
+    Nexus().drop_jobs()
+    Reconciler(engine).round()
+    later(here)
+    assert len(slow.cancelled_batches()) == 1
+    later(here)
+    assert here.sql("SELECT (SELECT count(*) FROM batch_requests), (SELECT count(*) FROM budget_holds)") == [(0, 0)]
+    assert (digested(here), calls(slow)) == (0, (1, 0, 0))
+
+
 def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS[:2])
     run()
