@@ -126,14 +126,16 @@ def keep(
     )
 
 
-def store_pending(deployment: Deployment, writing: str | None = None) -> None:
+def store_pending(deployment: Deployment, writing: str | None = None, session_key: str | None = None) -> None:
     """Store this machine's session buffer before a call of the client reads or writes memory.
 
     A process checks the buffer's folder at most every 5 s for each caller. After the process has buffered a call, its
-    next calls check the folder at once. So does a call that writes to a namespace that was locked at the last check.
+    next calls check the folder at once. So does a call that writes to a namespace that was locked at the last check, or
+    to a session whose messages another process has buffered.
 
     Args:
         writing: the namespace to which the call is about to write messages.
+        session_key: the session to which it is about to write them.
 
     Raises:
         StorageUnavailable: Postgres still does not answer, or takes no writes although ``writing`` is given.
@@ -145,7 +147,8 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
     allowed, clock = tenancy.limit(), deployment.local(_Clock)
     caller = None if allowed is None else frozenset(allowed)
     last = clock.looked_at.get(caller, float("-inf"))
-    if time.monotonic() - last < LOOK_EVERY and writing not in clock.locked:
+    is_recent = time.monotonic() - last < LOOK_EVERY and writing not in clock.locked
+    if is_recent and not _waits(deployment.buffer, writing, session_key):
         return
     if len(clock.looked_at) >= _MOST_CALLERS:
         clock.looked_at.clear()
@@ -171,6 +174,17 @@ def store_pending(deployment: Deployment, writing: str | None = None) -> None:
         raise
     if writing in clock.locked:
         raise Transient(f"Another command, such as an import, keeps the namespace {writing} locked.")
+
+
+def _waits(buffer: SessionBuffer, namespace: str | None, session_key: str | None) -> bool:
+    """Whether messages of a session wait in the buffer. Later messages must not be stored before them."""
+    if namespace is None or session_key is None:
+        return False
+    try:
+        return buffer.has(namespace, as_stored(session_key))
+    except BufferError as error:  # the client's call goes on although the buffer cannot be read
+        log.warning("The session buffer cannot be read: %s", error)
+        return False
 
 
 def _store_patiently(deployment: Deployment, allowed: Collection[str] | None, writing: str | None) -> StoreReport:

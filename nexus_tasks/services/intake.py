@@ -58,7 +58,8 @@ def ingest(
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
     session_key, said, wanted = _checked(namespace, session_key, messages, observers)
     try:
-        buffer_flush.store_pending(deployment, namespace)  # messages that were buffered earlier are stored first
+        # Messages that were buffered earlier are stored first.
+        buffer_flush.store_pending(deployment, namespace, session_key)
         with deployment.local(_Turns).of(namespace):
             clean = without_secrets(said)
         changed: Literal["replace", "refuse"] = "replace" if replace else "refuse"

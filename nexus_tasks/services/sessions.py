@@ -71,7 +71,7 @@ def end_session(deployment: Deployment, namespace: str, session_key: str) -> Job
     """See :meth:`nexus_tasks.client.Nexus.end_session`."""
     check_namespace(namespace)
     session_key = check_name("session_key", session_key)
-    buffer_flush.store_pending(deployment, namespace)  # messages stored later would open the session again
+    buffer_flush.store_pending(deployment, namespace, session_key)  # messages stored later would open the session again
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         writer = SessionWriter(deployment, tx, known, session_key)

@@ -91,6 +91,22 @@ def test_a_session_is_shown_and_ended_with_what_waits_in_the_buffer(
     assert nexus.session("acme", "chat").ended_at is not None
 
 
+def test_a_message_stays_behind_those_that_another_process_has_just_buffered(
+    here: Sandbox, buffer: SessionBuffer
+) -> None:
+    nexus = Nexus()
+    nexus.ingest("acme", "chat", turns("one"))  # so this process has looked at the buffer
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("two"))
+    nexus.ingest("acme", "chat", turns("three"))
+    assert said(here) == ["one", "two", "three"]
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("four"))
+    nexus.end_session("acme", "chat")
+    assert said(here) == ["one", "two", "three", "four"]
+    assert not buffer.pending()
+
+
 def test_the_look_of_one_tenant_is_not_the_look_of_another(here: Sandbox, buffer: SessionBuffer) -> None:
     """A server of several namespaces stores each one's buffered messages before what that one says next."""
     tenants = "acme", "brook"

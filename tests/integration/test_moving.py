@@ -33,7 +33,7 @@ from nexus_tasks.errors import (
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from nexus_tasks.services import context_cache
+from nexus_tasks.services import context_cache, intake
 from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
@@ -750,6 +750,30 @@ def test_messages_of_the_pause_keep_their_place_in_the_conversation(both: TwoCel
     assert seen == [1] * 4
     assert say("Sixth.") == 0
     assert told() == ["First.", "Second.", "Third.", "Fourth.", "Fifth.", "Sixth."]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_message_is_buffered_behind_those_that_other_processes_have_buffered(both: TwoCells, silent: bool) -> None:
+    """Several cells' buffers may have messages of a session, and they are stored in the order of the cells."""
+
+    def say(content: str) -> int:
+        return both.nexus.ingest(ACME, "talk", [Message(content=content, author="ann")]).buffered
+
+    home = "one" if silent else "two"
+    move(both.cells, ACME, home)
+    assert say("First.") == 0  # so this process has looked at the buffers
+    # As a process of all cells does before or during a move, and before it one with NEXUS_CELL.
+    for cell, content in [*[("one", "Second.")] * (not silent), ("two", "Third.")]:
+        message = Message(content=content, author="ann")
+        intake.keep(both.cells.deployments[cell], ACME, "talk", [message])
+    if silent:
+        both.cells.silence.note(home, time.monotonic() - 5, StorageUnavailable("Postgres does not answer."))
+    assert say("Fourth.") == 1
+    if silent:
+        both.cells.silence.note(home, time.monotonic(), None)
+    assert buffers.store_all(both.cells, wait=True).entries == (2 if silent else 3)
+    told = [one.content for one in both.nexus.session(ACME, "talk").said]
+    assert told == ["First.", *["Second."] * (not silent), "Third.", "Fourth."]
 
 
 def test_a_write_that_began_before_the_close_is_waited_for(both: TwoCells) -> None:

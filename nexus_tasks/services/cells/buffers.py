@@ -58,14 +58,15 @@ def store_pending(cells: Cells, allowed: Collection[str] | None) -> None:
 
 
 def keeper(cells: Cells, namespace: str, session_key: str, beside: str | None = None) -> str | None:
-    """The name of a cell whose buffer has messages of a session; ``None``: no buffer has any.
+    """The name of the last cell whose buffer has messages of a session; ``None``: no buffer has any.
 
     During a move, messages are buffered for the old cell. Later messages of the session must not come before these.
+    :func:`store_all` stores the buffers in the order of the cells, so later messages belong into the last one.
 
     Args:
         beside: the name of a cell whose buffer is left out.
     """
-    for name, deployment in cells.deployments.items():
+    for name, deployment in reversed([*cells.deployments.items()]):
         if name != beside:
             try:
                 if deployment.buffer.pending() and deployment.buffer.has(namespace, as_stored(session_key)):

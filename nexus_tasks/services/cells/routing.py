@@ -65,13 +65,15 @@ def call(client: Any, name: str, signature: inspect.Signature, args: tuple[Any, 
     buffered = name in _BUFFERED and not bound.arguments.get("replace")
 
     def keep(cell: str) -> Any:
+        if session:  # behind its messages that wait already
+            cell = buffers.keeper(cells, namespace, session) or cell
         return intake.keep(cells.deployments[cell], **_as_call(bound.arguments))
 
     def ask(cell: str) -> Any:
         # The cell's own client looks at the cell's own buffer.
-        if session and (keeper := buffers.keeper(cells, namespace, session, beside=cell)):
+        if session and buffers.keeper(cells, namespace, session, beside=cell):
             if buffered:
-                return keep(keeper)
+                return keep(cell)
             if name == "end_session":  # messages stored later would open the session again
                 raise NamespaceMoving(f"Messages of {namespace} wait in the session buffer.")
         return getattr(client.members[cell], name)(*args, **kwargs)
