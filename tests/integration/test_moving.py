@@ -471,6 +471,42 @@ def test_the_only_copy_is_not_called_one_to_delete_and_is_opened_again(
     assert len(both.nexus.session(ACME, "notes").said) == 2
 
 
+@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("is_table_older", [False, True])
+def test_the_only_copy_is_opened_again_whatever_the_table_says(
+    both: TwoCells, caplog: pytest.LogCaptureFixture, cut_off: bool, is_table_older: bool
+) -> None:
+    """The new cell may be the directory: the table is then as old. Or the move was cut off before the erasure."""
+
+    def interrupt(step: Step) -> None:
+        if step == "open":
+            raise KeyboardInterrupt
+
+    [(was,)] = both.one.sql("SELECT cell FROM placements WHERE namespace = :n", n=ACME)
+    before = everything(both.one)
+    if cut_off:
+        with pytest.raises(KeyboardInterrupt):
+            move(both.cells, ACME, "two", note=interrupt)
+    else:
+        move(both.cells, ACME, "two", keep=True)
+    both.two.sql("TRUNCATE namespaces CASCADE")
+    if is_table_older:
+        both.one.sql(
+            "UPDATE placements SET cell = :was, moving_to = NULL, moved_from = NULL, move_id = NULL"
+            " WHERE namespace = :n",
+            was=was,
+            n=ACME,
+        )
+    both.cells.prepare()
+    assert f"`nexus cells move {ACME} one`" in caplog.text
+    assert move(both.cells, ACME, "one").cell == "one"
+    assert (everything(both.one), both.cells.moves()) == (before, [])
+    assert both.nexus.remember(ACME, "Eva has a cat.").stored == 1
+    caplog.clear()
+    both.cells.prepare()
+    assert caplog.text == ""
+
+
 def test_an_earlier_move_of_a_restored_cell_takes_no_namespace_from_a_third_one(
     both: TwoCells, deploy: Callable[..., Sandbox], caplog: pytest.LogCaptureFixture
 ) -> None:

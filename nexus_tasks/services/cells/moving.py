@@ -105,10 +105,10 @@ def move(
     check_namespace(namespace)
     with tenancy.unlimited(), _alone(cells, namespace):
         cells.forget(namespace)
+        if _bring_back(cells, namespace, target):
+            return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
         here = _home(cells, namespace)
         if not _has(cells.deployments[here], namespace):
-            if _bring_back(cells, namespace, target):
-                return MoveReceipt(namespace=namespace, cell=target, moved_from=None, rows={}, paused_seconds=0.0)
             raise NotFound(f"There is no namespace {namespace!r}.", remedy="See `nexus namespaces list`.")
         cells.name_of(namespace)  # notes it in the table
         for name in (here, target):
@@ -153,12 +153,13 @@ def _home(cells: Cells, namespace: str) -> str:
 def _bring_back(cells: Cells, namespace: str, target: str) -> bool:
     """Open a copy again that a move has left in ``target``. The cell that had the namespace does not know it any more.
 
-    That cell's database was restored to before the move. Returns whether the namespace lives in ``target`` now.
+    That cell's database was restored to before the move, and perhaps the table too. Returns whether the namespace lives
+    in ``target`` now.
     """
-    if restored.having(cells, namespace) in (
-        [],
-        [target],
-    ):  # the second: this was cut off before the table was corrected
+    state = cells.residence(cells.name_of(namespace, writing=False), namespace)
+    having = restored.having(cells, namespace)
+    # The last: this was cut off before the table was corrected.
+    if (state, having) in (("left", []), (None, []), (None, [target])):
         cells.check(target)
         with cells.deployments[target].database.transaction() as tx:
             if directory.bring_back(tx, namespace):

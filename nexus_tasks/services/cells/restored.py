@@ -118,12 +118,14 @@ def _having_made(cells: Cells, namespace: str, made_at: datetime) -> str | None:
 def copies(cells: Cells, cell: str) -> Mapping[str, str | None]:
     """The namespaces that do not live in a cell, and of which it has a copy → the cell in which they live.
 
-    ``None``: no cell has this namespace in use. Those that are moving are left out.
+    ``None``: no cell has this namespace in use. Those that are moving are left out, unless the new cell was restored to
+    before the move.
     """
     with cells.deployments[cell].database.transaction() as tx:
         made = directory.copies(tx)
     with cells.directory.database.transaction() as tx:
-        moving = {one for one in made if (row := directory.find(tx, one)) is not None and row.move_id is not None}
+        rows = [row for one in made if (row := directory.find(tx, one)) is not None and row.move_id is not None]
+    moving = {row.namespace for row in rows if cells.residence(row.cell, row.namespace) is not None}
     return {one: _having_made(cells, one, at) for one, at in made.items() if one not in moving}
 
 
