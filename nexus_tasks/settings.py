@@ -20,7 +20,8 @@ from nexus_tasks.cells_file import CellsFile, read_cells
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.types.names import NAMESPACE
 
-Price = tuple[float, float, float, float]
+_Usd = Annotated[float, Field(ge=0)]
+Price = tuple[_Usd, _Usd, _Usd, _Usd]
 
 # Prices of models in USD per million tokens. The four numbers of a row are the prices of input, output, cache writes
 # (kept for 5 minutes) and cache reads. The prices come from Anthropic's public price list of October 2026. The row of
@@ -62,7 +63,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="NEXUS_", env_ignore_empty=True, frozen=True, extra="ignore", hide_input_in_errors=True
+        env_prefix="NEXUS_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
     )
 
     home: Path = Field(default_factory=_home, description="folder of the embedded servers, logs and beat's schedule")
@@ -381,8 +387,13 @@ def _read(given: Mapping[str, Any]) -> Settings:
         name = f"NEXUS_{field[1].upper()}" if field else "A variable"
         raise ConfigurationError(f"Settings do not parse: {name}: it is not JSON.") from None
     except ValidationError as error:
-        faults = "; ".join(f"NEXUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
+        faults = "; ".join(f"{_variable(*e['loc'])}: {e['msg']}" for e in error.errors())
         raise ConfigurationError(f"Settings do not parse: {faults}.") from None
+
+
+def _variable(name: int | str, *place: int | str) -> str:
+    """The environment variable of a setting, and the place in its JSON: ``NEXUS_PRICES[claude-haiku-5-5][0]``."""
+    return f"NEXUS_{str(name).upper()}{''.join(f'[{key}]' for key in place)}"
 
 
 # libpq, redis-py and Celery also read passwords from options of a URL: ?password=, ?sslpassword=,

@@ -15,10 +15,10 @@ from nexus_tasks import Nexus
 from nexus_tasks.cognition import budget
 from nexus_tasks.cognition.digest.summarize import build_request
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.errors import BudgetHeld, OverBudget
+from nexus_tasks.errors import BudgetHeld, ConfigurationError, OverBudget
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.llm.base import Usage
-from nexus_tasks.settings import Settings
+from nexus_tasks.settings import Settings, load_settings
 from nexus_tasks.storage import ledger
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, facts, job_context, say, time_passes, work
@@ -141,6 +141,20 @@ def test_prices_override_the_table_row_by_row(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("NEXUS_PRICES", PRICES)
     assert Settings().price_of("claude-haiku-5-5") == (4.0, 20.0, 5.0, 0.4)
     assert Settings().price_of("claude-sonnet-5-5") == listed
+
+
+@pytest.mark.parametrize("price", ["-1", "Infinity", "NaN"])
+def test_a_price_that_would_open_every_budget_is_refused(monkeypatch: pytest.MonkeyPatch, price: str) -> None:
+    monkeypatch.setenv("NEXUS_PRICES", f'{{"claude-haiku-5-5": [{price}, 20, 5, 0.4]}}')
+    with pytest.raises(ConfigurationError, match=r"NEXUS_PRICES\[claude-haiku-5-5\]\[0\]: Input should be"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["LEASE_SECONDS", "MODEL_TIMEOUT", "DERIVE_MAX_WAIT", "SHUTDOWN_GRACE"])
+def test_a_time_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"NEXUS_{name}", "inf")
+    with pytest.raises(ConfigurationError, match=f"NEXUS_{name}: Input should be a finite number"):
+        load_settings()
 
 
 def test_a_model_without_a_price_passes_no_budget(claude: Claude, standin: StandIn) -> None:
