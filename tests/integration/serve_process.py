@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.sandbox import Sandbox, eventually
 
 
 @contextmanager
-def serve_process(here: Sandbox, *options: str, host: str = "", **environment: str) -> Iterator[tuple[int, int]]:
-    """Start ``nexus serve`` on a free port, and give its process id and the port. It is stopped at the end."""
+def serve_process(
+    here: Sandbox, *options: str, host: str = "", within: Sequence[str] = (), **environment: str
+) -> Iterator[tuple[int, int]]:
+    """Start ``nexus serve`` on a free port, and give its process id and the port. It is stopped at the end.
+
+    ``within`` is a command that starts the server.
+    """
     log = here.folder / "serve.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nexus_tasks.cli.main", "serve", f"{host}:0", *options],
+            [*within, sys.executable, "-m", "nexus_tasks.cli.main", "serve", f"{host}:0", *options],
             env={**here.environment, **environment},
             cwd=here.folder,
             stdin=subprocess.DEVNULL,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import threading
@@ -158,13 +157,9 @@ def test_the_command_serves_known_hosts_on_loopback(here: Sandbox) -> None:
 
 def test_connections_give_way_where_few_files_may_be_open(here: Sandbox) -> None:
     """As on macOS, where a shell allows 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = ("sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh")
     with ExitStack() as stack:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # the server inherits it
-        try:
-            _, port = stack.enter_context(serve_process(here, NEXUS_HTTP_TOKEN=TOKEN))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        _, port = stack.enter_context(serve_process(here, within=few, NEXUS_HTTP_TOKEN=TOKEN))
         for _ in range(600):
             stack.enter_context(raw(port, b"POST /v1/search HTTP/1.1\r\nHost: x\r\n"))
         asked = httpx2.get(f"http://{LOOPBACK}:{port}/v1/status", headers=as_token(TOKEN), timeout=15)
