@@ -24,6 +24,7 @@ from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
+from nexus_tasks.services import access
 from tests.databases import make_template
 from tests.integration import inline
 from tests.integration.http_client import api, as_token, ok
@@ -124,6 +125,23 @@ def test_tokens_open_a_postgres_that_only_reads(here: Sandbox) -> None:
         assert nexus.audit("acme", action="token.use") == []
         ok(client.get("/v1/status", headers=as_token(other.token)))
     assert sorted(one.token_name or "" for one in nexus.audit("acme", action="token.use")) == ["agent", "other"]
+
+
+def test_a_request_writes_few_of_the_uses_that_postgres_did_not_take(here: Sandbox) -> None:
+    """Otherwise each request after an outage writes the uses of thousands of tokens, and so do those beside it."""
+    nexus, made = Nexus(here.deployment), 2 * access.KEPT_USES_AT_ONCE + 10
+    nexus.create_namespace("acme")
+    given = [nexus.create_token("acme", f"agent-{number}").token for number in range(made)]
+    checker = access.TokenChecker(here.deployment)
+    noted = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL"
+    with database_with(here, "default_transaction_read_only", "on"):
+        assert not any(checker.check(one).refusal for one in given)
+        assert here.sql(noted) == [(0,)]
+    written = []
+    for number in range(3):
+        checker.check(nexus.create_token("acme", f"later-{number}").token)
+        written += here.sql(noted)
+    assert [count for (count,) in written] == [access.KEPT_USES_AT_ONCE + 1, made - 10 + 2, made + 3]
 
 
 def test_work_on_whole_tables_has_no_timeout_for_statements(here: Sandbox) -> None:
