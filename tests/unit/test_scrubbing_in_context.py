@@ -106,3 +106,50 @@ def test_a_value_in_capitals_is_no_constant_if_it_looks_generated(line: str) -> 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_harmless_line_stays(text: str) -> None:
     assert scrub(text) == text
+
+
+KEY_LINES = ["Rz8kQ1mVb2" * 6 + "Rz8k", "Lw4nT7pXc9" * 6 + "Lw4n", "Hd5jY3sZf6" * 2]
+
+
+@pytest.mark.parametrize("prefix", ["{:>6}\t", "{:>6}→", "{}: ", "web_1  | ", "> ", "2026-11-29T16:00:00.123Z "])
+@pytest.mark.parametrize("part", [slice(0, 3), slice(1, 5), slice(0, 5)])
+def test_lines_of_a_private_key_behind_something_are_found_without_its_end(prefix: str, part: slice) -> None:
+    """As an agent's tool shows a part of a file."""
+    lines = ["-----BEGIN RSA PRIVATE" + " KEY-----", *KEY_LINES, "-----END RSA PRIVATE" + " KEY-----"]
+    shown = "\n".join(prefix.format(number) + line for number, line in enumerate(lines, 1) if line in lines[part])
+    scrubbed = scrub(f"first line\n{shown}\nlast line")
+    assert not any(line in scrubbed for line in KEY_LINES)
+    assert scrubbed.startswith("first line\n")
+    assert scrubbed.endswith("\nlast line")
+
+
+def test_lines_after_the_name_of_a_private_key_stay() -> None:
+    text = "> -----BEGIN RSA PRIVATE" + " KEY-----\n> is the first line of the key.\n> Then comes base64."
+    assert scrub(text).endswith("\n> is the first line of the key.\n> Then comes base64.")
+
+
+def test_passwords_of_a_table_with_quotes_are_found() -> None:
+    """As browsers and password managers export them."""
+    table = '"url","Login Name","password","guid"\r\n"https://a.example","ann","tul,""7""ip",""\r\n,bob,"tulip8",\r\n'
+    assert scrub(f"Look:\n{table}Bye, all") == (
+        'Look:\n"url","Login Name","password","guid"\r\n"https://a.example","ann","[scrubbed: password]",""\r\n'
+        ',bob,"[scrubbed: password]",\r\nBye, all'
+    )
+    other = '"name","count"\n"password","7"\n"user","tulip8"\n'
+    assert scrub(other) == other
+
+
+def test_a_telegram_token_in_an_address_is_found() -> None:
+    token = "5533600977:AA" + "h3K9vQ2xL7pR4tY8wZ1nB6mC5dF0gJsDk"
+    assert scrub(f"GET https://api.telegram.org/bot{token}/getMe") == (
+        "GET https://api.telegram.org/[scrubbed: telegram token]/getMe"
+    )
+
+
+@pytest.mark.parametrize("text", ["codes:\n1. {}\n2. {}\n10) {}", "codes:\n- {}\n- {}\n- {}", "codes are: {}, {}, {}"])
+def test_recovery_codes_in_a_list_are_found(text: str) -> None:
+    codes = ["8f3a-91bc", "77de-10aa", "5c5c-e2f1"]
+    scrubbed = scrub(f"Recovery {text.format(*codes)}\nKeep them.")
+    assert not any(code in scrubbed for code in codes)
+    assert scrubbed.startswith("Recovery codes")
+    assert scrubbed.endswith("\nKeep them.")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from nexus_tasks.transcripts.scrubbing.lazy import lazy
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
 
 _PRIVATE_KEY = "private key"
 _LINE_CHARACTERS = 400  # the longest line of a key, in characters, with quotes and escaped line breaks
+_PREFIX = 60  # the most characters in front of each line of a key
 _KEY_CHARACTERS = 40_000  # the most characters between BEGIN and END; a key of 16,384 bits has 13,000
 
 
@@ -26,6 +28,20 @@ def _key_body() -> re.Pattern[str]:
         r"(?:\\{1,4}[nrt]|[\s\"'+,\\]|[A-Za-z0-9/=+]{16,}|[A-Za-z0-9/+]{0,15}={1,2}|"
         r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200})*+"
     )
+
+
+# A line of a key behind the number of the line, the time, the name of a container or a quote sign.
+_BEHIND_A_PREFIX = lazy(
+    r"(?P<prefix>[^\n]{0,61}(?<![A-Za-z0-9+/=]))"
+    r"(?:[A-Za-z0-9+/]{16,100}={0,2}|[A-Za-z0-9+/]{1,15}={1,3}|"
+    r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n]{0,200})?[ \t\r]*+"
+)
+
+
+def _is_line_behind_a_prefix(line: str, prefix: int) -> bool:
+    """Whether this is a line of a key with ``prefix`` characters in front, or one more or less."""
+    match = _BEHIND_A_PREFIX().fullmatch(line)
+    return match is not None and abs(len(match["prefix"]) - prefix) <= 1
 
 
 def scrub_private_keys(text: str) -> str:
@@ -94,12 +110,30 @@ def _cut_unended_key(text: str, done: int, begin: re.Match[str], limit: int, par
     end = body.end() if body else begin.end()
     while end > begin.end() and text[end - 1].isspace():
         end -= 1  # keep the line break after the key in the text
+    prefix = begin.start() - text.rfind("\n", max(begin.start() - _PREFIX - 1, 0), begin.start()) - 1
+    if end == begin.end() and text[end : end + 1] in ("\n", "\r") and 0 < prefix <= _PREFIX:
+        end = _end_behind_prefixes(text, end, limit, prefix)
+    return end
+
+
+def _end_behind_prefixes(text: str, end: int, limit: int, prefix: int) -> int:
+    """The end of the lines of a key after ``end`` that have ``prefix`` characters in front, or one more or less."""
+    at = text.find("\n", end, end + 3) + 1
+    while 0 < at < limit:
+        line = text[at : min(limit, at + _LINE_CHARACTERS)].split("\n", 1)[0]
+        if not _is_line_behind_a_prefix(line, prefix):
+            break
+        end = at + len(line)
+        at = end + 1
     return end
 
 
 def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
     """The start of the base64 lines that end at ``end``. They are the last lines of a key whose BEGIN is missing."""
     at, earliest = end, max(earliest, end - _KEY_CHARACTERS)
+    start = text.rfind("\n", max(earliest, end - _PREFIX - 1), end) + 1
+    if earliest < start < end and (behind := _start_behind_prefixes(text, earliest, start, end - start)) < start:
+        return behind
     while at > earliest:
         floor = max(earliest, at - _LINE_CHARACTERS)
         # A line starts after a line break, which may be escaped, or at the start of the text.
@@ -111,6 +145,19 @@ def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
         if line >= at or line < floor or not all(_is_base64(word) and (last or len(word) >= 16) for word in words):
             break
         at = line
+    return at
+
+
+def _start_behind_prefixes(text: str, earliest: int, start: int, prefix: int) -> int:
+    """The start of a key's lines before ``start`` that have ``prefix`` characters in front, or one more or less."""
+    at = start
+    while at > earliest:
+        above = max(text.rfind("\n", max(earliest, at - _LINE_CHARACTERS), at - 1) + 1, earliest)
+        line = text[above : at - 1]
+        first = at == start  # only a key's last line may be shorter than 16 characters
+        if not _is_line_behind_a_prefix(line if not first or len(line) > prefix + 16 else line + "==", prefix):
+            break
+        at = above
     return at
 
 

@@ -207,11 +207,11 @@ def _phrase() -> re.Pattern[str]:
 @cache
 def _codes() -> re.Pattern[str]:
     """ "recovery codes: 25b02-25cf7 63c2f-e5102", "license key 3CQ2M-LY9IJ-DG119": letters and digits in groups."""
-    code = r"[A-Za-z0-9]{4,8}(?:-[A-Za-z0-9]{4,8}){1,8}"
+    code, item = r"[A-Za-z0-9]{4,8}(?:-[A-Za-z0-9]{4,8}){1,8}", r"(?:(?:[0-9]{1,2}[.)]|[*•-])[ \t]{1,3})?"
     return re.compile(
         r"(?:recovery|backup|licen[sc]e)[ _-]?(?:codes?|keys?)\\{0,4}[\"']?\s{0,3}"
-        r"(?:is|are|[:=]|)\s{0,3}[\[\"'`\\]{0,6}"
-        rf"(?P<value>(?=[^\s]{{0,40}}[0-9]){code}(?:[\s,;\"'\\]{{1,6}}{code}){{0,30}})(?![\w-])",
+        rf"(?:(?:is|are):?|[:=]|)\s{{0,3}}{item}[\[\"'`\\]{{0,6}}"
+        rf"(?P<value>(?=[^\s]{{0,40}}[0-9]){code}(?:[\s,;\"'\\]{{1,6}}{item}{code}){{0,30}})(?![\w-])",
         re.IGNORECASE,
     )
 

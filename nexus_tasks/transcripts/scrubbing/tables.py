@@ -30,6 +30,8 @@ def scrub_tables(text: str) -> str:
     lowered = text.lower()
     if "insert" in lowered and "values" in lowered:
         text = _scrub_inserts(text)
+    if '","' in text or '";"' in text:
+        text = _scrub_quoted(text)
     return _scrub_lines(text) if _may_have_a_head(text) else text
 
 
@@ -101,6 +103,48 @@ def _without_secret(cell: str, name: str) -> str:
     value = cell.strip(_QUOTES)
     kind = secret_name(name, value) if len(value) >= 4 and MARK not in cell else None
     return cell.replace(value, placeholder(kind), 1) if kind else cell
+
+
+# --- CSV with quotes --------------------------------------------------------------------------------------------------
+# Browsers and password managers export such tables.
+_QUOTED_HEAD = lazy(r'^"[^",;\n]{1,40}"(?:[,;]"[^",;\n]{1,40}"){1,60}(?=\r?\n)', re.MULTILINE)
+_QUOTED_CELL = lazy(r'("(?:[^"\n]|""){0,2000}+"|[^",;\n]{0,2000}+)(?:([,;])|(?=\r?\n|\Z))')
+
+
+def _scrub_quoted(text: str) -> str:
+    """``text`` without the secrets in tables whose heads have every name in quotes."""
+    parts, done = list[str](), 0
+    for head in _QUOTED_HEAD().finditer(text):
+        names = [name.strip('"') for name in re.split("[,;]", head[0])]
+        columns = {at: name for at, name in enumerate(names) if _names_one(name)}
+        if not columns or head.start() < done or _follows_a_row(text, head.start(), len(names)):
+            continue
+        start = text.find("\n", head.end()) + 1
+        while (cells := _quoted_cells(text, start)) and len(cells) == len(names):
+            for at, name in columns.items():
+                cell = cells[at][1]
+                parts += [text[done : cells[at].start(1)], _without_secret(cell, name)]
+                done = cells[at].end(1)
+            start = cells[-1].end()
+            start += 2 if text.startswith("\r\n", start) else 1
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _follows_a_row(text: str, at: int, width: int) -> bool:
+    """Whether the line before ``at`` has as many cells. Then the line at ``at`` is a row, and no head."""
+    above = text.rfind("\n", max(at - _LONGEST_LINE, 0), max(at - 1, 0)) + 1
+    return at > 0 and len(_quoted_cells(text, above)) == width
+
+
+def _quoted_cells(text: str, start: int) -> list[re.Match[str]]:
+    """The cells of the line that begins at ``start``."""
+    cells, at = list[re.Match[str]](), start
+    while at < len(text) and len(cells) <= 61 and (cell := _QUOTED_CELL().match(text, at)):
+        cells.append(cell)
+        at = cell.end()
+        if cell[2] is None:
+            break
+    return cells
 
 
 # --- INSERT -----------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ FORMATS = (
     ),
     Format("discord webhook", ("/api/webhooks/",), r"/api/webhooks/[0-9]{10,}/[A-Za-z0-9_-]{20,}", inner=True),
     Format("discord token", (".",), r"[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}", wordlike=True),
-    Format("telegram token", (":A",), r"[0-9]{6,12}:A[A-Za-z0-9_-]{33,}", wordlike=True),
+    Format("telegram token", (":A",), r"(?:bot)?[0-9]{6,12}:A[A-Za-z0-9_-]{33,}", wordlike=True),
     Format(
         "sendgrid key",
         ("SG.",),
