@@ -108,7 +108,7 @@ def _without_secret(cell: str, name: str) -> str:
 # --- CSV with quotes --------------------------------------------------------------------------------------------------
 # Browsers and password managers export such tables.
 _QUOTED_HEAD = lazy(r'^"[^",;\n]{1,40}"(?:[,;]"[^",;\n]{1,40}"){1,60}(?=\r?\n)', re.MULTILINE)
-_QUOTED_CELL = lazy(r'("(?:[^"\n]|""){0,2000}+"|[^",;\n]{0,2000}+)(?:([,;])|(?=\r?\n|\Z))')
+_QUOTED_CELL = lazy(r'(?<![^,;\n])("(?:[^"\n]|""){0,2000}+"|[^",;\n]{0,2000}+)(?:([,;])|(?=\r?\n|\Z))')
 
 
 def _scrub_quoted(text: str) -> str:
