@@ -548,6 +548,15 @@ def test_a_slow_memory_keeps_the_conversation_in_order(here: Sandbox, client: An
     assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
 
 
+def test_clients_made_for_each_request_keep_the_conversation_in_order(here: Sandbox, client: Anthropic) -> None:
+    nexus, words = Slow(here.deployment), ("zero", "one", "two", "three", "four")
+    remembering(client, Nexus(here.deployment), "acme", session_key="chat").messages.create(**turn("zero"))
+    for word in words[1:]:
+        remembering(client, nexus, "acme", session_key="chat", timeout=0.2).messages.create(**turn(word))
+    eventually(lambda: len(said(nexus)) == 10)
+    assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
+
+
 class Picky(Slow):
     """A slow client that refuses a text."""
 

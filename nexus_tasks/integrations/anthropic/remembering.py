@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Lock, Thread
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from anthropic import Anthropic, APIRequest, AsyncAnthropic, Middleware
 from anthropic.types import MessageParam
@@ -78,6 +80,26 @@ def remembering(
     return client.with_middleware(memory)
 
 
+class _Line:
+    """What the calls of one conversation have to store."""
+
+    def __init__(self) -> None:
+        self.waiting = deque[list[Message]]()  # what each call has to store, in the order of the calls
+        self.storing = Lock()
+
+
+# An application may make a client for each of its requests. All clients of one conversation have one line.
+_lines = WeakKeyDictionary[Nexus, WeakValueDictionary[tuple[int, str, str], _Line]]()
+_finding = Lock()
+
+
+def _line_of(nexus: Nexus, namespace: str, session_key: str) -> _Line:
+    """The line of a conversation. A process that was forked has its own, because it has no thread that stores."""
+    with _finding:
+        lines = _lines.setdefault(nexus, WeakValueDictionary())
+        return lines.setdefault((os.getpid(), namespace, session_key), _Line())
+
+
 class Remembering(Middleware):
     """The middleware that :func:`remembering` adds to a client. Its arguments are those of :func:`remembering`."""
 
@@ -94,8 +116,7 @@ class Remembering(Middleware):
     ) -> None:
         self.nexus, self.namespace, self.session_key = nexus, namespace, session_key
         self.author, self.subject, self.max_tokens, self.timeout = author, subject, max_tokens, timeout
-        self._waiting = deque[list[Message]]()  # what each call has to store, in the order of the calls
-        self._storing = Lock()
+        self._line = _line_of(nexus, namespace, session_key)
 
     # --- the two ways in ----------------------------------------------------------------------------------------------
     def handle(self, request: APIRequest, call_next: Callable[[APIRequest], Any]) -> Any:
@@ -166,10 +187,11 @@ class Remembering(Middleware):
             told = answer()
             if told is not None:
                 body = cast(Mapping[str, Any], request.json)
-                self._waiting.append([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
+                waiting = self._line.waiting
+                waiting.append([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
                 # Calls do not wait for a slow memory. When it is free, the next one stores what all have to store.
-                with self._storing:
-                    self._store([self._waiting.popleft() for _ in range(len(self._waiting))])
+                with self._line.storing:
+                    self._store([waiting.popleft() for _ in range(len(waiting))])
 
         return remember
 
