@@ -291,7 +291,7 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch) 
     api_id = found
     if api_id is None:
         with resources.database.transaction() as tx:
-            # Requests whose text was erased, or that went live, are not sent again.
+            # Requests whose text was erased, or that no job wants any more, are not sent.
             items = {f"{batch.token}-{row.id}": row.params for row in batches.sendable_requests(tx, batch.id)}
             if not items:
                 batches.close_batch(tx, batch.id)

@@ -57,8 +57,8 @@ def withdraw(tx: Transaction, job_ids: Sequence[str]) -> None:
 
     Their answers cost money all the same. A batch that no job waits for is cancelled.
     """
-    rows = tx.scalars(select(BatchRequest).where(BatchRequest.job_id.in_(job_ids)).with_for_update()).all()
-    for row in rows:
+    query = select(BatchRequest).where(BatchRequest.job_id.in_(job_ids))
+    for row in tx.scalars(query.order_by(BatchRequest.id).with_for_update()).all():
         if row.state == "submitted":
             set_unwanted(tx, row)
         elif row.state != "abandoned":
@@ -134,12 +134,15 @@ def outstanding_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
 
 
 def sendable_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
-    """The requests of a batch that are to be sent. Requests whose text was erased and that no job wants are deleted."""
-    rows = outstanding_requests(tx, batch_id)
-    for row in rows:
-        if row.state == "submitted" and not row.params:
-            remove_request(tx, row)
-    return [row for row in rows if row.state == "submitted" and row.params]
+    """The requests of a batch that are to be sent. Deletes those that no job wants or whose text was erased."""
+    sendable = list[BatchRequest]()
+    for row in outstanding_requests(tx, batch_id):
+        if row.state == "submitted":
+            if row.wanted and row.params:
+                sendable.append(row)
+            else:
+                remove_request(tx, row)
+    return sendable
 
 
 def oldest_request(tx: Transaction, batch_id: int) -> datetime | None:

@@ -99,6 +99,27 @@ def test_no_batch_asks_for_dropped_jobs(here: Sandbox, slow: StandIn) -> None:
     assert (digested(here), calls(slow)) == (0, (1, 0, 0))
 
 
+@pytest.mark.parametrize("fault", [faults.throttled("60"), faults.server_error()], ids=["429", "500"])
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_batch_that_could_not_be_submitted_asks_nothing_that_no_job_wants_any_more(
+    here: Sandbox, slow: StandIn, fault: faults.Fault, dropped: bool
+) -> None:
+    slow.batch_faults["create"] = fault
+    dream(*SESSIONS)
+    run()
+    live = [Nexus().digest(NAMESPACE, key) for key in SESSIONS[: 0 if dropped else 2]]
+    run()
+    if dropped:
+        for job in Nexus().jobs(kind="digest_session")[:2]:
+            Nexus().drop_job(job.id)
+    slow.heal()
+    later(here)
+    slow.end_batches()
+    later(here)
+    assert calls(slow) == (1, 1, len(live))
+    assert nothing_is_left(here)
+
+
 def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS[:2])
     run()
