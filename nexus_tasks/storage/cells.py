@@ -183,11 +183,22 @@ def copies(tx: Transaction) -> Mapping[str, datetime]:
     return {row[0]: row[1] for row in tx.execute(query.order_by(Namespace.name))}
 
 
-def bring_back(tx: Transaction, namespace: str) -> bool:
-    """Let a namespace that has left a cell live there again. Returns whether the cell has a copy of it."""
+def gone(tx: Transaction) -> Sequence[str]:
+    """The namespaces that have left a cell."""
+    return list(tx.scalars(select(Namespace.name).where(Namespace.residence == "left").order_by(Namespace.name)))
+
+
+def bring_back(tx: Transaction, namespace: str, *, empty: bool = False) -> bool:
+    """Let a namespace that has left a cell live there again. Returns whether it does.
+
+    Args:
+        empty: do so although the cell has no copy of it.
+    """
     has_messages = select(Memory.id).where(Memory.namespace_id == Namespace.id).exists()
-    copy = update(Namespace).where(Namespace.name == namespace, Namespace.residence == "left", has_messages)
+    copy = update(Namespace).where(Namespace.name == namespace, Namespace.residence == "left")
     values = {"residence": "here", "other_cell": None, "move_id": None}
+    if not empty:
+        copy = copy.where(has_messages)
     return tx.execute(copy.values(**values).returning(Namespace.id)).first() is not None
 
 

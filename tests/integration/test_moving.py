@@ -507,6 +507,38 @@ def test_the_only_copy_is_opened_again_whatever_the_table_says(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("target", ["one", "two"])
+def test_a_namespace_that_has_left_every_cell_is_named_and_opened_empty(
+    both: TwoCells, caplog: pytest.LogCaptureFixture, target: str
+) -> None:
+    """A cell was restored to a time when the namespace lived in the other one. Before, it was closed for ever."""
+    move(both.cells, ACME, "two")
+    move(both.cells, ACME, "one")
+    backup = both.two.sql("SELECT other_cell, move_id FROM namespaces WHERE name = :n", n=ACME)
+    move(both.cells, ACME, "two")
+    both.two.sql("DELETE FROM namespaces WHERE name = :n", n=ACME)
+    both.two.sql(
+        "INSERT INTO namespaces (name, residence, other_cell, move_id) VALUES (:n, 'left', :other, :move)",
+        **{"n": ACME, "other": backup[0][0], "move": backup[0][1]},
+    )
+    both.two.deployment.forget_namespace(ACME)
+    with pytest.raises(NamespaceMoved):
+        both.nexus.remember(ACME, "Refused.")
+    both.one.sql("INSERT INTO cells (name, number, identity) VALUES ('three', 9, 'of a cell that is not in the file')")
+    with pytest.raises(ConfigurationError, match="no cell of the file has it"):
+        move(both.cells, ACME, target)
+    both.one.sql("DELETE FROM cells WHERE name = 'three'")
+    both.cells.prepare()
+    assert f"`nexus cells move {ACME} two` lets the namespace live there again, without memory" in caplog.text
+    assert move(both.cells, ACME, target).cell == target
+    assert both.nexus.remember(ACME, "Eva has a cat.").stored == 1
+    caplog.clear()
+    both.cells.prepare()
+    assert caplog.text == ""
+    move(both.cells, ACME, "one" if target == "two" else "two")
+    assert [hit.content for hit in both.nexus.search(ACME, "Eva")] == ["Eva has a cat."]
+
+
 def test_an_earlier_move_of_a_restored_cell_takes_no_namespace_from_a_third_one(
     both: TwoCells, deploy: Callable[..., Sandbox], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -153,16 +153,17 @@ def _home(cells: Cells, namespace: str) -> str:
 def _bring_back(cells: Cells, namespace: str, target: str) -> bool:
     """Open a copy again that a move has left in ``target``. The cell that had the namespace does not know it any more.
 
-    That cell's database was restored to before the move, and perhaps the table too. Returns whether the namespace lives
-    in ``target`` now.
+    That cell's database was restored to before the move, and perhaps the table too. If no cell has a copy, the
+    namespace is opened empty. Returns whether the namespace lives in ``target`` now.
     """
     state = cells.residence(cells.name_of(namespace, writing=False), namespace)
     having = restored.having(cells, namespace)
     # The last: this was cut off before the table was corrected.
     if (state, having) in (("left", []), (None, []), (None, [target])):
         cells.check(target)
+        is_lost = state == "left" and restored.is_lost(cells, namespace)
         with cells.deployments[target].database.transaction() as tx:
-            if directory.bring_back(tx, namespace):
+            if directory.bring_back(tx, namespace, empty=is_lost):
                 audit.record(tx, "move", namespace)
         if restored.having(cells, namespace) and restored.correct(cells, namespace, target):
             _let_jobs_run(cells.deployments[target], namespace)

@@ -57,6 +57,7 @@ def put_in_order(cells: Cells) -> None:
                 *(namespace, cell, namespace, cell),
             )
         _name_copies(cells, cell)
+        _name_lost(cells, cell)
 
 
 def twin(cells: Cells, namespace: str, cell: str, among: Collection[str] | None = None) -> str | None:
@@ -129,6 +130,24 @@ def copies(cells: Cells, cell: str) -> Mapping[str, str | None]:
     return {one: _having_made(cells, one, at) for one, at in made.items() if one not in moving}
 
 
+def is_lost(cells: Cells, namespace: str) -> bool:
+    """Whether a namespace has left each cell that knows it, and no cell has a copy.
+
+    A cell was restored to a time when the namespace lived in another cell, which has erased its copy since. A
+    registered cell that is not in the file may have it.
+    """
+    with cells.directory.database.transaction() as tx:
+        if not directory.registered(tx).keys() <= cells.deployments.keys():
+            return False
+    for name, deployment in cells.deployments.items():
+        if cells.residence(name, namespace) not in (None, "left"):
+            return False
+        with deployment.database.transaction() as tx:
+            if namespace in directory.copies(tx):
+                return False
+    return True
+
+
 def closed(cells: Cells, cell: str) -> Sequence[str]:
     """The namespaces that live in a cell, and that a move has closed which the table does not have."""
     with cells.deployments[cell].database.transaction() as tx:
@@ -156,6 +175,20 @@ def _name_copies(cells: Cells, cell: str) -> None:
                 "The cell %s has the only copy of an earlier %s: the cell that had it was restored, and has made"
                 " another namespace of this name.",
                 *(cell, namespace),
+            )
+
+
+def _name_lost(cells: Cells, cell: str) -> None:
+    with cells.deployments[cell].database.transaction() as tx:
+        gone = directory.gone(tx)
+    with cells.directory.database.transaction() as tx:
+        placed = [one for one in gone if (row := directory.find(tx, one)) is not None and row.cell == cell]
+    for namespace in placed:
+        if is_lost(cells, namespace):
+            log.warning(
+                "No cell has memory of %s: the cell %s was restored to a time when the namespace lived in another cell."
+                " `nexus cells move %s %s` lets the namespace live there again, without memory.",
+                *(namespace, cell, namespace, cell),
             )
 
 
