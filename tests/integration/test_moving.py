@@ -539,6 +539,23 @@ def test_a_namespace_that_has_left_every_cell_is_named_and_opened_empty(
     assert [hit.content for hit in both.nexus.search(ACME, "Eva")] == ["Eva has a cat."]
 
 
+def test_a_call_that_follows_another_waits_until_postgres_has_freed_the_lock(both: TwoCells) -> None:
+    """Postgres frees the lock of a connection a moment after it was closed."""
+    database, is_held = both.cells.directory.database, threading.Event()
+
+    def hold() -> None:
+        with database.dedicated_connection() as connection:
+            connection.execute(text("SELECT pg_advisory_lock(hashtextextended('nexus move ' || :n, 0))"), {"n": ACME})
+            is_held.set()
+            time.sleep(0.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_held.wait(10)
+    assert move(both.cells, ACME, "two").cell == "two"
+    holder.join()
+
+
 def test_an_earlier_move_of_a_restored_cell_takes_no_namespace_from_a_third_one(
     both: TwoCells, deploy: Callable[..., Sandbox], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -62,6 +62,7 @@ Step = Literal["begin", "drain", "close", "copy", "switch", "leave", "open", "ca
 STEPS: tuple[Step, ...] = get_args(Step)
 DRAIN_WITHIN = 300.0  # seconds for which a move waits for the running jobs, and for open transactions
 _LOOK_EVERY = 0.25  # seconds
+_UNLOCKED_WITHIN = 2.0  # seconds after which Postgres has freed the lock of a connection that was closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +174,19 @@ def _bring_back(cells: Cells, namespace: str, target: str) -> bool:
 
 @contextmanager
 def _alone(cells: Cells, namespace: str) -> Iterator[None]:
-    """Hold the lock of the namespace's moves. Postgres frees it when this process dies."""
+    """Hold the lock of the namespace's moves. Postgres frees it when this process dies.
+
+    Postgres frees it a moment after the connection was closed. So a call that follows another one waits for a moment.
+    """
+    lock = text("SELECT pg_try_advisory_lock(hashtextextended('nexus move ' || :n, 0))")
+    deadline = time.monotonic() + _UNLOCKED_WITHIN
     with cells.directory.database.dedicated_connection() as connection:
-        if not connection.scalar(
-            text("SELECT pg_try_advisory_lock(hashtextextended('nexus move ' || :n, 0))"), {"n": namespace}
-        ):
-            raise Transient(
-                f"Another process moves {namespace}.", remedy="Wait for it; `nexus cells list` shows the moves."
-            )
+        while not connection.scalar(lock, {"n": namespace}):
+            if time.monotonic() >= deadline:
+                raise Transient(
+                    f"Another process moves {namespace}.", remedy="Wait for it; `nexus cells list` shows the moves."
+                )
+            time.sleep(0.05)
         yield
 
 
