@@ -8,7 +8,6 @@ each client reads what the model has, and no cell has a text that was erased.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from nexus_tasks.errors import NexusError, NotFound
 from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from tests.cells import AS_MADE
+from tests.machine import RandomMachine
 from tests.sandbox import Sandbox, eventually
 
 CELLS = ("desk", "one", "two")  # desk: the directory, where no namespace lives; two: where new namespaces are made
@@ -59,7 +59,7 @@ class Said:
         self.text = f"The word is {self.id}zz."
 
 
-class Machine:
+class Machine(RandomMachine):
     """Random steps, and the model of what they must have done.
 
     Args:
@@ -70,8 +70,8 @@ class Machine:
     """
 
     def __init__(self, boxes: Mapping[str, Sandbox], sockets: Mapping[str, Path], file: Path, seed: int) -> None:
-        self.boxes, self.sockets, self.luck = boxes, sockets, random.Random(seed)
-        self.log, self.happened = [f"seed {seed}"], Counter[str]()
+        super().__init__(seed)
+        self.boxes, self.sockets = boxes, sockets
         self.said, self.saved = list[Said](), list[tuple[Any, ...]]()
         for name, here in boxes.items():
             self.back(name)
@@ -88,9 +88,8 @@ class Machine:
         for cells in self.made.values():
             cells.close()
 
-    def step(self) -> None:
-        """One random step."""
-        steps: Mapping[Callable[[], None], int] = {
+    def steps(self) -> Mapping[Callable[[], None], int]:
+        return {
             self.ingest: 10,
             self.ingest_again: 2,
             self.read: 5,
@@ -104,12 +103,6 @@ class Machine:
             self.back_up: 1,
             self.restore: 1,
         }
-        [chosen] = self.luck.choices(list(steps), list(steps.values()))
-        chosen()
-
-    def note(self, what: str, *details: object) -> None:
-        self.happened[what] += 1
-        self.log.append(f"{what} {' '.join(map(str, details))}")
 
     def call(self, what: str, call: Callable[[], T]) -> T | None:
         """The answer of a call; ``None`` when it was refused."""
@@ -318,14 +311,8 @@ def run(
     def steps(seed: int, many: int) -> None:
         machine = Machine(boxes, sockets, file, seed)
         try:
-            for _ in range(many):
-                machine.step()
-            machine.settle()
-        except BaseException:
-            print("\n".join(machine.log))
-            raise
+            machine.run(many)
         finally:
-            machine.close()
             happened.update(machine.happened)
 
     yield steps

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import random
 import re
 import shutil
 import sys
@@ -42,6 +41,7 @@ from tests.cutting import Cuts, Died
 from tests.integration.inline import due_at_once, pending, run_claim, work
 from tests.integration.test_forget import traces
 from tests.integration.test_observation import SMALL
+from tests.machine import RandomMachine
 from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn
 from tests.standin.answers import LINE, default_answer
@@ -73,13 +73,13 @@ class Said:
         return f"Near the {self.word} stood a {self.word[::-1]}."
 
 
-class Machine:
+class Machine(RandomMachine):
     """Random steps, and the model of what they must have done."""
 
     def __init__(self, here: Sandbox, standin: StandIn, cuts: Cuts, socket: Path, seed: int) -> None:
+        super().__init__(seed)
         self.here, self.standin, self.cuts, self.socket = here, standin, cuts, socket
-        self.luck, self.seed = random.Random(seed), seed
-        self.log, self.happened = [f"seed {seed}"], Counter[str]()
+        self.seed = seed
         self.said, self.homes = list[Said](), {name: here.folder / name for name in CLIENTS.values()}
         self.words, self.copies = 0, list[str]()
         self.agent = f"agent{seed}"  # the session of a coding agent, in each namespace
@@ -114,9 +114,8 @@ class Machine:
     def nexus(self, client: str) -> Nexus:
         return Nexus(self.made[client])
 
-    def step(self) -> None:
-        """One random step."""
-        steps: Mapping[Callable[[], None], int] = {
+    def steps(self) -> Mapping[Callable[[], None], int]:
+        return {
             self.ingest: 12,
             self.ingest_again: 3,
             self.replace: 2,
@@ -141,12 +140,6 @@ class Machine:
             self.back_postgres_up: 1,
             self.restore_postgres: 1,
         }
-        [chosen] = self.luck.choices(list(steps), list(steps.values()))
-        chosen()
-
-    def note(self, what: str, *details: object) -> None:
-        self.happened[what] += 1
-        self.log.append(f"{what} {' '.join(map(str, details))}")
 
     def call(self, what: str, client: str, call: Callable[[], T], *, faulty: bool = True) -> T | None:
         """The answer of a call, which may be cut off; ``None`` when it was refused or ended."""
@@ -642,14 +635,8 @@ def run(
         def steps(seed: int, many: int) -> None:
             machine = Machine(here, standin, cuts, socket, seed)
             try:
-                for _ in range(many):
-                    machine.step()
-                machine.settle()
-            except BaseException:
-                print("\n".join(machine.log))
-                raise
+                machine.run(many)
             finally:
-                machine.close()
                 happened.update(machine.happened)
 
         yield steps
