@@ -354,6 +354,20 @@ def test_a_table_that_is_older_than_a_move_lets_no_memory_be_deleted_as_a_copy(b
     assert everything(both.two) == before
 
 
+@pytest.mark.parametrize(("step", "ends"), [("begin", "one"), ("open", "two")])
+def test_a_copy_that_an_unfinished_move_keeps_is_not_erased_and_the_refusal_names_what_ends_the_move(
+    both: TwoCells, step: moving.Step, ends: str
+) -> None:
+    os.waitpid(move_in_child(both.cells, ACME, "two", die_after=step), 0)
+    copy = "two" if ends == "one" else "one"
+    with pytest.raises(InvalidInput, match="has not left this cell") as refused:
+        moving.erase_copy(both.cells, ACME, copy)
+    assert f"`nexus cells move {ACME} {ends}`" in (refused.value.remedy or "")
+    move(both.cells, ACME, ends)
+    assert both.cells.moves() == []
+    assert both.nexus.search(ACME, "Eva")
+
+
 @pytest.mark.parametrize("stood", ["here", "draining", "leaving"])
 @pytest.mark.parametrize("older", ["one", "two"])
 def test_of_two_cells_that_have_a_namespace_after_a_restore_the_older_is_erased(

@@ -567,7 +567,10 @@ def erase_copy(cells: Cells, namespace: str, cell: str) -> dict[str, int]:
         if gone is not None and row is not None and (row.move_id is None or lives_in != row.cell):
             _stay(cells, namespace, lives_in, ())  # a backup that was made during a move has the namespace closed
     if gone is None:
-        raise InvalidInput(f"{namespace} has not left this cell.", remedy="Erase memories with `nexus forget`.")
+        remedy = "Erase memories with `nexus forget`."
+        if row is not None and row.move_id is not None:
+            remedy = f"Its move is not over. End it with `nexus cells move {namespace} {row.cell}`, and erase again."
+        raise InvalidInput(f"{namespace} has not left this cell.", remedy=remedy)
     return gone
 
 
