@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering, turns
+from nexus_tasks.integrations.anthropic.remembering import line_of
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
@@ -555,6 +557,15 @@ def test_clients_made_for_each_request_keep_the_conversation_in_order(here: Sand
         remembering(client, nexus, "acme", session_key="chat", timeout=0.2).messages.create(**turn(word))
     eventually(lambda: len(said(nexus)) == 10)
     assert [text for *_, text in said(nexus)] == [text for word in words for text in (word, f"You said: {word}")]
+
+
+def test_a_forked_process_does_not_wait_for_what_its_parent_stores(nexus: Nexus) -> None:
+    line = line_of(nexus, "acme", "chat")
+    with line.storing:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if line_of(nexus, "acme", "chat").storing.acquire(timeout=5) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Picky(Slow):

@@ -88,12 +88,13 @@ class _Line:
         self.storing = Lock()
 
 
-# An application may make a client for each of its requests. All clients of one conversation have one line.
+# An application may make a client for each of its requests. All clients of one conversation have one line, as long as
+# a call has something to store.
 _lines = WeakKeyDictionary[Nexus, WeakValueDictionary[tuple[int, str, str], _Line]]()
 _finding = Lock()
 
 
-def _line_of(nexus: Nexus, namespace: str, session_key: str) -> _Line:
+def line_of(nexus: Nexus, namespace: str, session_key: str) -> _Line:
     """The line of a conversation. A process that was forked has its own, because it has no thread that stores."""
     with _finding:
         lines = _lines.setdefault(nexus, WeakValueDictionary())
@@ -116,7 +117,6 @@ class Remembering(Middleware):
     ) -> None:
         self.nexus, self.namespace, self.session_key = nexus, namespace, session_key
         self.author, self.subject, self.max_tokens, self.timeout = author, subject, max_tokens, timeout
-        self._line = _line_of(nexus, namespace, session_key)
 
     # --- the two ways in ----------------------------------------------------------------------------------------------
     def handle(self, request: APIRequest, call_next: Callable[[APIRequest], Any]) -> Any:
@@ -187,11 +187,11 @@ class Remembering(Middleware):
             told = answer()
             if told is not None:
                 body = cast(Mapping[str, Any], request.json)
-                waiting = self._line.waiting
-                waiting.append([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
+                line = line_of(self.nexus, self.namespace, self.session_key)
+                line.waiting.append([*turns.new_turns(body["messages"], self.author), *turns.answer_of(told)])
                 # Calls do not wait for a slow memory. When it is free, the next one stores what all have to store.
-                with self._line.storing:
-                    self._store([waiting.popleft() for _ in range(len(waiting))])
+                with line.storing:
+                    self._store([line.waiting.popleft() for _ in range(len(line.waiting))])
 
         return remember
 
