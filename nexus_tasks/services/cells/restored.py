@@ -131,21 +131,25 @@ def copies(cells: Cells, cell: str) -> Mapping[str, str | None]:
 
 
 def is_lost(cells: Cells, namespace: str) -> bool:
-    """Whether a namespace has left each cell that knows it, and no cell has a copy.
+    """Whether a namespace has left two cells at least, and no cell has it or a copy.
 
-    A cell was restored to a time when the namespace lived in another cell, which has erased its copy since. A
-    registered cell that is not in the file may have it.
+    A cell was restored to a time when the namespace lived in another cell, which has erased its copy since. If only one
+    cell knows the namespace, a newer backup of the other cell may have it. So may a registered cell that is not in the
+    file.
     """
     with cells.directory.database.transaction() as tx:
         if not directory.registered(tx).keys() <= cells.deployments.keys():
             return False
+    known = 0
     for name, deployment in cells.deployments.items():
-        if cells.residence(name, namespace) not in (None, "left"):
+        residence = cells.residence(name, namespace)
+        if residence not in (None, "left"):
             return False
         with deployment.database.transaction() as tx:
             if namespace in directory.copies(tx):
                 return False
-    return True
+        known += residence == "left"
+    return known > 1
 
 
 def closed(cells: Cells, cell: str) -> Sequence[str]:
