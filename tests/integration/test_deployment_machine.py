@@ -339,6 +339,8 @@ class Machine(RandomMachine):
             if "memory_id" not in chosen and done is not None:
                 one.homes.discard(CLIENTS[client])
             one.there = False if done is not None and not one.homes else None
+        for name, kept in self.kept.items():  # what may be erased does not have to be there after the next turn
+            self.kept[name] = [one for one in kept if one not in reached]
 
     def revise(self) -> None:
         client, namespace, _ = self.somewhere()

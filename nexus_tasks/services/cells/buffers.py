@@ -92,11 +92,14 @@ def store_all(
         BufferError: a folder cannot be read or written.
     """
     report = StoreReport()
+    failed = set[str]()  # cells; what later buffers have for them must not come before what this one has
     for deployment in cells.deployments.values():
         if not deployment.buffer.pending():
             continue
         waiting = {agent for agent, _ in deployment.buffer.list() if allowed is None or agent in allowed}
         for name, namespaces in _by_cell(cells, waiting).items():
+            if name in failed:
+                continue
             try:
                 cells.check(name)
                 store = partial(
@@ -113,6 +116,7 @@ def store_all(
                 raise
             except NexusError as error:
                 log.warning("The messages for the cell %s stay in the buffer: %s", name, error)
+                failed.add(name)
                 continue
             _add(report, done)
     return report
