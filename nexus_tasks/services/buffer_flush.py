@@ -130,8 +130,8 @@ def store_pending(deployment: Deployment, writing: str | None = None, session_ke
     """Store this machine's session buffer before a call of the client reads or writes memory.
 
     A process checks the buffer's folder at most every 5 s for each caller. After the process has buffered a call, its
-    next calls check the folder at once. So does a call that writes to a namespace that was locked at the last check, or
-    to a session whose messages another process has buffered.
+    next calls check the folder at once. So does a call that writes to a namespace that was locked at the last check.
+    So does a call that writes to a session of which another process has buffered messages.
 
     Args:
         writing: the namespace to which the call is about to write messages.

@@ -530,7 +530,7 @@ class Broken(Nexus):
 
 
 class Slow(Nexus):
-    """A client whose first call to store something stands for a while."""
+    """A client whose first ``ingest`` takes a second longer."""
 
     stands = 1.0
 

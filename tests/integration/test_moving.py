@@ -33,7 +33,7 @@ from nexus_tasks.errors import (
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from nexus_tasks.services import context_cache, intake
+from nexus_tasks.services import buffer_flush, context_cache, intake
 from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
@@ -812,6 +812,25 @@ def test_during_the_copy_the_namespace_is_read_and_messages_wait_in_the_buffer(b
     both.nexus.remember(ACME, "Said after.", author="ann")
     assert [one.content for one in both.nexus.session(ACME, "notes").said][1:] == ["Said meanwhile.", "Said after."]
     assert not any(one.buffer.pending() for one in both.cells.deployments.values())
+
+
+def test_a_buffer_that_could_not_be_stored_keeps_the_later_ones_waiting(
+    both: TwoCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection breaks while the buffer of the first cell is stored. Before, that of the second one came first."""
+    for cell, content in (("one", "First."), ("two", "Second.")):
+        intake.keep(both.cells.deployments[cell], ACME, "talk", [Message(content=content, author="ann")])
+    store, failing = buffer_flush.store_buffer, [StorageUnavailable()]
+
+    def breaks_once(*given: Any, **named: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return store(*given, **named)
+
+    monkeypatch.setattr(buffer_flush, "store_buffer", breaks_once)
+    assert buffers.store_all(both.cells, wait=True).entries == 0
+    assert buffers.store_all(both.cells, wait=True).entries == 2
+    assert [one.content for one in both.nexus.session(ACME, "talk").said] == ["First.", "Second."]
 
 
 def test_messages_of_the_pause_keep_their_place_in_the_conversation(both: TwoCells) -> None:

@@ -92,7 +92,8 @@ def store_all(
         BufferError: a folder cannot be read or written.
     """
     report = StoreReport()
-    failed = set[str]()  # cells; what later buffers have for them must not come before what this one has
+    # Cells that did not store a buffer. Later buffers wait too, because a session's messages must keep their order.
+    failed = set[str]()
     for deployment in cells.deployments.values():
         if not deployment.buffer.pending():
             continue

@@ -112,7 +112,7 @@ _QUOTED_CELL = lazy(r'(?<![^,;\n])("(?:[^"\n]|""){0,2000}+"|[^",;\n]{0,2000}+)(?
 
 
 def _scrub_quoted(text: str) -> str:
-    """``text`` without the secrets in tables whose heads have every name in quotes."""
+    """``text`` without the secrets in CSV tables whose first line has the name of each column in quotes."""
     parts, done = list[str](), 0
     for head in _QUOTED_HEAD().finditer(text):
         names = [name.strip('"') for name in re.split("[,;]", head[0])]
