@@ -73,8 +73,14 @@ class StoreReport:
     elsewhere: int = 0  # entries of namespaces that move to another cell, or have moved; they stay in the buffer
     # By namespace, the entries that stay because another transaction, such as an import, keeps the namespace locked.
     locked: dict[str, int] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)  # the namespaces of the entries of ``elsewhere`` and ``locked``
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
+
+    def note_kept(self, namespace: str) -> None:
+        """Note that entries of a namespace stay in the buffer."""
+        if namespace not in self.kept:
+            self.kept.append(namespace)
 
 
 class _Clock:
@@ -249,6 +255,7 @@ def store_buffer(
                         continue
                     entries = sum(len(segment.entries) for segment in some)
                     report.locked[namespace] = report.locked.get(namespace, 0) + entries
+                    report.note_kept(namespace)
             if sum(segment.size for segment in recovery.segments) < _READ_AT_ONCE:
                 return report
             known.update(segment.path for segment in recovery.segments)
@@ -298,6 +305,7 @@ def _store_each(
         # of cells refuses this process.
         log.warning("%d entries of %s stay in the buffer: %s", len(entries), segments[0].agent, error)
         report.elsewhere += len(entries)
+        report.note_kept(segments[0].agent)
         return None
     except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ from nexus_tasks.services import buffer_flush, context_cache, intake
 from nexus_tasks.services.cells import buffers, moving, restored
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
-from nexus_tasks.storage import engine
+from nexus_tasks.storage import engine, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
@@ -831,6 +831,35 @@ def test_a_buffer_that_could_not_be_stored_keeps_the_later_ones_waiting(
     assert buffers.store_all(both.cells, wait=True).entries == 0
     assert buffers.store_all(both.cells, wait=True).entries == 2
     assert [one.content for one in both.nexus.session(ACME, "talk").said] == ["First.", "Second."]
+
+
+@pytest.mark.parametrize("why", ["another process stores it", "its namespace is locked", "its namespace moves"])
+def test_a_later_buffer_waits_for_what_stays_in_an_earlier_one(
+    both: TwoCells, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = both.cells.deployments.values()
+    home = both.cells.deployment_of(ACME, writing=False)
+    for deployment, content in ((one, "First."), (two, "Second.")):
+        intake.keep(deployment, ACME, "talk", [Message(content=content, author="ann")])
+    with ExitStack() as stack:
+        if why == "another process stores it":
+            stack.enter_context(one.buffer.storing(wait=True))
+        elif why == "its namespace is locked":
+            importing = stack.enter_context(home.database.transaction())
+            importing.execute(text("SELECT 1 FROM namespaces WHERE name = :name FOR UPDATE"), {"name": ACME})
+        else:
+            refusals, ensure = [NamespaceMoving(ACME)], namespaces.ensure
+
+            def refuses_once(*given: Any) -> Any:
+                if refusals:
+                    raise refusals.pop()
+                return ensure(*given)
+
+            patched = stack.enter_context(monkeypatch.context())
+            patched.setattr(namespaces, "ensure", refuses_once)
+        assert buffers.store_all(both.cells, briefly=True).entries == 0
+    assert buffers.store_all(both.cells).entries == 2
+    assert [said.content for said in both.nexus.session(ACME, "talk").said] == ["First.", "Second."]
 
 
 def test_messages_of_the_pause_keep_their_place_in_the_conversation(both: TwoCells) -> None:

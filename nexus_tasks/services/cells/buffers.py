@@ -92,15 +92,16 @@ def store_all(
         BufferError: a folder cannot be read or written.
     """
     report = StoreReport()
-    # Cells that did not store a buffer. Later buffers wait too, because a session's messages must keep their order.
-    failed = set[str]()
+    # The namespaces of which an earlier buffer still has messages. Those in later buffers wait, because a session's
+    # messages must keep their order.
+    kept = set[str]()
     for deployment in cells.deployments.values():
         if not deployment.buffer.pending():
             continue
-        waiting = {agent for agent, _ in deployment.buffer.list() if allowed is None or agent in allowed}
-        for name, namespaces in _by_cell(cells, waiting).items():
-            if name in failed:
-                continue
+        waiting = {agent for agent, _ in deployment.buffer.list() if allowed is None or agent in allowed} - kept
+        found = _by_cell(cells, waiting)
+        kept |= waiting.difference(*found.values())
+        for name, namespaces in found.items():
             try:
                 cells.check(name)
                 store = partial(
@@ -117,8 +118,9 @@ def store_all(
                 raise
             except NexusError as error:
                 log.warning("The messages for the cell %s stay in the buffer: %s", name, error)
-                failed.add(name)
+                kept |= namespaces
                 continue
+            kept |= namespaces if done.busy else {*done.kept}
             _add(report, done)
     return report
 
@@ -165,5 +167,7 @@ def _add(report: StoreReport, done: StoreReport) -> None:
         setattr(report, name, getattr(report, name) + getattr(done, name))
     for namespace, entries in done.locked.items():
         report.locked[namespace] = report.locked.get(namespace, 0) + entries
+    for namespace in done.kept:
+        report.note_kept(namespace)
     report.busy = report.busy or done.busy
     report.damages += done.damages
