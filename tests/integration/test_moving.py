@@ -431,15 +431,16 @@ def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_re
     assert both.cells.moves() == []
 
 
-@pytest.mark.parametrize("step", ["drain", "copy"])
+@pytest.mark.parametrize(("step", "table"), [("drain", "one"), ("copy", "one"), ("copy", "two"), ("switch", "two")])
 def test_a_namespace_that_a_forgotten_move_has_closed_is_named_after_a_restore(
-    both: TwoCells, step: Step, caplog: pytest.LogCaptureFixture
+    both: TwoCells, step: Step, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The table may be as old as a time when the namespace lived in the new cell before."""
     before = everything(both.one)
     os.waitpid(move_in_child(both.cells, ACME, "two", die_after=step), 0)
     both.cells.prepare()
     assert "opens it" not in caplog.text, "the move goes on"
-    both.one.sql("UPDATE placements SET moving_to = NULL, move_id = NULL")
+    both.one.sql(f"UPDATE placements SET cell = '{table}', moving_to = NULL, moved_from = NULL, move_id = NULL")
     both.cells.prepare()
     assert f"`nexus cells move {ACME} one` opens it" in caplog.text
     eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)

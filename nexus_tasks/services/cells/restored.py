@@ -92,7 +92,13 @@ def correct(cells: Cells, namespace: str, cell: str) -> bool:
             row = directory.find(tx, namespace)
         if row is None or row.cell == cell:
             return row is not None
-        if row.cell not in cells.deployments or cells.residence(row.cell, namespace) not in (None, "left"):
+        if row.cell not in cells.deployments:
+            return False
+        with cells.deployments[row.cell].database.transaction() as tx:
+            residence = directory.residence(tx, namespace)
+            # A move that the table does not have has begun to bring it there, and was cut off.
+            is_arriving = directory.moves_of(tx, "arriving", [namespace]).get(namespace, row.move_id) != row.move_id
+        if residence not in (None, "left") and not is_arriving:
             return False
         with cells.directory.database.transaction() as tx:
             is_right = directory.correct(tx, namespace, was=row.cell, cell=cell)
