@@ -156,6 +156,17 @@ def in_context() -> dict[str, tuple[str, str]]:
         "steam": (f"steamcmd +login ann {secret} +quit", secret),
         "mysqld": (f"A temporary password is generated for root@localhost: {secret}", secret),
         "elasticsearch": (f"Password for the elastic user (reset with `bin/reset -u elastic`):\n  {secret}", secret),
+        "new password of Elasticsearch": (
+            f"Password for the [elastic] user successfully reset.\nNew value: {secret}\n",
+            secret,
+        ),
+        "Vault's key": (f"Unseal Key 1: {'Zm9vYmFy' * 5}=\n", "Zm9vYmFy" * 5),
+        "Consul's token": (
+            "AccessorID:  4d1bb0cf-c0f2-4ec9-1d1a-21b7b1fa6a5f\nSecretID:    63628c30-33fe-49c7-a05c-3abd51a33aa8",
+            "63628c30-33fe-49c7-a05c-3abd51a33aa8",
+        ),
+        "sqlcmd": (f"sqlcmd -S db -U sa -P {secret} -Q 'select 1'", secret),
+        "command that a shell repeats": (f"+ mysql -u root '-p{secret}' shop", secret),
         "mask of a runner": (f"::add-mask::{secret}", secret),
         "words of a command": (json.dumps({"command": "x", "args": ["--api-key", secret]}), secret),
         "zip": (f"zip -P {secret} a.zip b", secret),

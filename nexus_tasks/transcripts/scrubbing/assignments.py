@@ -157,7 +157,7 @@ def _rules() -> tuple[_Follows, ...]:
             _is_no_reference,
             "string(",
         ),
-        # secret_key = "…" -> "…": what Terraform changes. The value before the arrow is found already.
+        # secret_key = null -> "…": what Terraform changes.
         _Follows(
             None,
             lazy(rf"\s{{1,30}}=\s{{1,30}}[^\s]{{1,200}}[ ]->[ ]{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}"),
@@ -206,7 +206,15 @@ def scrub_assignments(text: str) -> str:
         if span:
             parts += [text[done : span[0]], placeholder(str(kind))]
             done = whole_end(text, *span)
+            changed = _CHANGED().match(text, done)
+            if changed:
+                parts += [text[done : changed.start(1)], placeholder(str(kind))]
+                done = changed.end(1)
     return "".join((*parts, text[done:])) if parts else text
+
+
+# The new value behind the old one, as Terraform prints a change: password = "…" -> "…"
+_CHANGED = lazy(rf"{_QUOTE}[ ]->[ ]{_QUOTE}([^\"'\n\\]{{4,500}}){_QUOTE}")
 
 
 def _value(text: str, name: re.Match[str], kind: str, earliest: int) -> tuple[int, int] | None:

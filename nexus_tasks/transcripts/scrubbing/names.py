@@ -14,7 +14,7 @@ from nexus_tasks.transcripts.scrubbing.occurrences import Words, occurrences
 ABROAD = (
     "kennwort", "contraseña", "contrasena", "mot de passe", "mot_de_passe", "senha", "wachtwoord", "lösenord", "hasło",
     "пароль", "密码", "密碼", "パスワード", "비밀번호", "şifre", "parola", "heslo", "salasana", "jelszó", "adgangskode",
-    "passord", "лозинка", "סיסמה", "كلمة المرور", "mật khẩu",
+    "passord", "лозинка", "הסיסמה", "סיסמה", "كلمة المرور", "mật khẩu",
 )  # fmt: skip
 _STARTS = Words(("pass", "pswd", "pwd", "secret", "token", "key", "cred", "auth", "psk", "pw", "pepper", *ABROAD))
 _WORD = (

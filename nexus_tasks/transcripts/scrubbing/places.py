@@ -288,7 +288,8 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         (
             "password",
             ("mysql",),
-            rf"\bmysql(?:dump|admin)?\b[^\n|;]{{0,200}}?(?:\s|['\"], ['\"])-p{quote}([^\s\"'\\-][^\s\"'\\]{{2,200}})",
+            rf"\bmysql(?:dump|admin)?\b[^\n|;]{{0,200}}?(?:\s['\"]?|['\"], ['\"])-p{quote}"
+            r"([^\s\"'\\-][^\s\"'\\]{2,200})",
         ),
         (
             "password",
@@ -310,14 +311,14 @@ def _credential_patterns() -> tuple[_Credential, ...]:
         # options and arguments of some commands
         (
             "password",
-            ("twine ", "az ", "oc "),
-            rf"\b(?:twine upload|az login|oc login)\b[^\n|;]{{0,200}}?\s-p[ \t]{{1,3}}{quote}"
+            ("twine ", "az ", "oc ", "rabbitmqadmin "),
+            rf"\b(?:twine upload|az login|oc login|rabbitmqadmin)\b[^\n|;]{{0,200}}?\s-p[ \t]{{1,3}}{quote}"
             r"(?=[^\s]{0,100}[0-9!@#%^&*])([^\s\"'\\-][^\s\"'\\]{3,200})",
         ),
         (
             "token",
-            ("cargo login", "vault login"),
-            rf"\b(?:cargo|vault) login[ \t]{{1,3}}(?:-\S{{1,60}}[ \t]{{1,3}}){{0,3}}{quote}"
+            ("cargo login", "vault login", "wandb login"),
+            rf"\b(?:cargo|vault|wandb) login[ \t]{{1,3}}(?:-\S{{1,60}}[ \t]{{1,3}}){{0,3}}{quote}"
             r"(?=[^\s]{0,200}[0-9])([^\s\"'\\=-][^\s\"'\\=]{9,200})",
         ),
         (
@@ -401,6 +402,23 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             rf"(?i:password for the) \[?\w{{1,40}}\]? user \([^()\n]{{1,200}}\):(?:\s|{line}){{1,8}}"
             r"([^\s\"'\\]{6,200})",
         ),
+        (
+            "password",
+            ("successfully reset",),
+            rf"(?i:successfully reset)\.?(?:\s|{line}){{1,8}}New value:[ \t]{{1,4}}([^\s\"'\\]{{6,200}})",
+        ),
+        # what Vault, Consul and Nomad print
+        (
+            "key",
+            ("unseal key ", "recovery key "),
+            r"(?i:(?:unseal|recovery) key) [0-9]{1,2}:[ \t]{1,4}([A-Za-z0-9+/=]{32,200})",
+        ),
+        (
+            "secret",
+            ("secretid", "secret id", "secret_id"),
+            r"(?i:secret[ _]?id)\\{0,4}\"?[ \t]{0,20}[:=]?[ \t]{0,20}\\{0,4}\"?"
+            r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?![\w-])",
+        ),
         ("secret", ("::add-mask::",), r"::add-mask::(?!\$)([^\s\"'\\]{4,4000})"),
         # words of a command in a list: "--password", "…"
         (
@@ -408,6 +426,11 @@ def _credential_patterns() -> tuple[_Credential, ...]:
             ("--",),
             r"(?<=[\"'])--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|auth-?key)"
             r"\\{0,4}[\"']\s{0,4},\s{0,20}\\{0,4}[\"'](?=[^\s\"']{0,100}[0-9!@#%^&*])([^\s\"'\\$<-][^\s\"'\\]{3,300})(?=\\{0,4}[\"'])",
+        ),
+        (
+            "password",
+            ("sqlcmd ", "bcp "),
+            rf"\b(?:sqlcmd|bcp)\s[^\n|;]{{0,200}}?\s-P[ \t]{{0,3}}{quote}([^\s\"'\\-][^\s\"'\\]{{3,200}})",
         ),
         ("password", ("7z ", "7za "), rf"\b7za?\s[^\n|;]{{0,200}}?\s-p{quote}([^\s\"'\\]{{3,200}})(?=[\s\"'\\]|\Z)"),
         (

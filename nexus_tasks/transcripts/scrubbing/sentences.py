@@ -107,11 +107,11 @@ def _pointed() -> re.Pattern[str]:
 
 @cache
 def _told_abroad() -> re.Pattern[str]:
-    """ "la contraseña del wifi es X", "le mot de passe, c'est X", "пароль — X"."""
+    """ "la contraseña del wifi es X", "le mot de passe, c'est X", "пароль — X", "passordet er X"."""
     return re.compile(
-        rf"(?:passwor[dt]|{'|'.join(ABROAD)})(?:et)?\b"
-        r"(?:\s++(?:del|de\s++la|de|du|des|da|do|für|fuer|vom|von|zum|от|для|к)\s++[\w .@'’/-]{1,40}?)?"
-        r"(?:,?\s++(?:es|est|c['’]est|é|è|ist|lautet|war|jest|to|är|это|такой)"
+        rf"(?:passwor[dt]|{'|'.join(ABROAD)})[^\W\d]{{0,3}}"
+        r"(?:\s++(?:del|de\s++la|de|du|des|da|do|für|fuer|vom|von|van|zum|til|till|на|от|для|к)\s++[\w .@'’/-]{1,40}?)?"
+        r"(?:,?\s++(?:es|est|este|c['’]est|é|è|is|ist|heißt|heisst|lautet|war|jest|to|är|er|on|je|је|это|такой|היא|هي|là)"
         r"(?:\s++(?:ahora|maintenant|jetzt|nun|теперь))?(?:\s*+:)?|\s++[—–-]|\s*+:)\s++"
         r"(?P<open>[\"'“„«‘`*]{0,3})\s?(?P<value>\S{5,80})",
         re.IGNORECASE,
@@ -152,9 +152,9 @@ def _told_key_abroad() -> re.Pattern[str]:
 
 @cache
 def _adjacent() -> re.Pattern[str]:
-    """ "password X", "the passphrase X"; the value has a digit."""
+    """ "password X", "the passphrase X", "мой пароль X", "şifrem X"; the value has a digit."""
     return re.compile(
-        rf"(?:password|passwd|passphrase|passcode|pwd|pw)[^\S\t]++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
+        rf"(?:password|passwd|passphrase|passcode|pwd|pw|(?:{'|'.join(ABROAD)})[^\W\d]{{0,3}})[^\S\t]++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
         re.IGNORECASE,
     )
 

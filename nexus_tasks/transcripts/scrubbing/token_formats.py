@@ -359,7 +359,7 @@ FORMATS = (
     Format("42 secret", ("s-s4t2",), r"s-s4t2(?:ud|af)-[a-f0-9]{64}"),
     Format("settlemint token", ("sm_",), r"sm_[aps]at_[A-Za-z0-9]{16,}"),
     Format("twitter token", ("AAAAAAAAAAAAAAAAAAAA",), r"A{20,22}(?!A)[A-Za-z0-9%]{70,}", wordlike=True),
-    Format("dropbox token", ("sl.",), r"sl\.[A-Za-z0-9_-]{100,}", wordlike=True),
+    Format("dropbox token", ("sl.",), r"sl\.(?:u\.)?[A-Za-z0-9_-]{100,}", wordlike=True),
     Format("age key", ("AGE-SECRET-KEY-", "age-secret-key-"), r"(?i:AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{50,})"),
     Format(
         "jwt",
