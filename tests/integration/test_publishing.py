@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import signals
 from kombu import Producer
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel
+from redis.exceptions import ConnectionError
 
 from nexus_tasks.errors import InvalidInput, QueueUnavailable
+from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.producer.publisher import Publisher
 from nexus_tasks.idempotency.producer.wire_format import send
@@ -194,3 +198,22 @@ def _away(*_args: object, **_options: object) -> None:
 def _told(message: Any) -> dict[str, Any]:
     """What the broker was told of a message, beside its number."""
     return {name: value for name, value in message.properties.items() if name != "delivery_tag"}
+
+
+@pytest.mark.skipif(RABBITMQ, reason="the connection breaks in kombu's code for Redis")
+def test_a_connection_that_breaks_while_kombu_declares_a_queue_loses_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    play.delay(name="one")
+    close_connections(app)  # so the next message declares its queue
+    bind, broken = Channel._queue_bind, list[bool]()
+
+    def break_once(*args: Any, **options: Any) -> Any:
+        if not broken:
+            broken.append(True)
+            raise ConnectionError("Connection closed by server.")
+        return bind(*args, **options)
+
+    monkeypatch.setattr(Channel, "_queue_bind", break_once)
+    lost = partial(engine.claims.sweep_lost, "maintenance", 10, empty=True, age=0, grace=0, longest=0)
+    assert engine.publisher.publish(lost()) == 0
+    assert broken
+    assert engine.publisher.publish(lost()) == 1

@@ -12,13 +12,14 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import QueueNotFound
-from kombu.exceptions import KombuError
+from kombu.exceptions import KombuError, OperationalError
 
 from nexus_tasks.idempotency.claim import Messages, Ticket, Wakeup
 from nexus_tasks.idempotency.claims import Claims
@@ -27,6 +28,22 @@ from nexus_tasks.idempotency.producer.wire_format import Template, header, make_
 from nexus_tasks.idempotency.request import URGENT, Request
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _library_errors(producer: Any) -> Iterator[None]:
+    """Make a ``KombuError`` of each error of a lost connection.
+
+    When the connection is lost while kombu 5.7 declares a queue, kombu connects again. Then it publishes to the channel
+    of the lost connection, and raises an ``AttributeError``.
+    """
+    with producer.connection._reraise_as_library_errors():
+        try:
+            yield
+        except AttributeError as error:
+            if producer.channel.connection is not None:
+                raise
+            raise OperationalError("The connection was lost.") from error
 
 
 class Publisher:
@@ -104,7 +121,7 @@ class Publisher:
                 for wakeup in rest:
                     sent += self._send(wakeup, **options)
                 return sent
-            with self.app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
+            with self.app.producer_or_acquire() as producer, _library_errors(producer):
                 # Redis takes a batch in few round trips. A batch is not retried, so its first error ends it.
                 batched = len(rest) > 1 and producer.supports_batch_publish
                 retry = {"retry": False} if batched else {}
