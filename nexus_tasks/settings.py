@@ -214,7 +214,7 @@ class Settings(BaseSettings):
         description="tokens of existing topics that the model sees in full when it writes topics, the nearest first",
     )
 
-    namespaces: Annotated[tuple[str, ...], NoDecode] | None = Field(
+    namespaces: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="the only namespaces that clients, commands and MCP may use, with commas between; unset: all"
     )
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
@@ -225,7 +225,7 @@ class Settings(BaseSettings):
     http_rate: float = Field(
         100.0, ge=0, description="requests per second of a token to each process of `nexus serve`; 0: any number"
     )
-    http_origins: Annotated[tuple[str, ...], NoDecode] | None = Field(
+    http_origins: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="web origins that may call the HTTP API (CORS), with commas between; unset: none"
     )
 

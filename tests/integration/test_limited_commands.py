@@ -15,7 +15,9 @@ import httpx2
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.services import context_cache
+from nexus_tasks.settings import load_settings
 from nexus_tasks.transcripts import context_file
 from tests.commandline import nexus
 from tests.integration.http_client import as_token, ok
@@ -191,3 +193,13 @@ def test_an_empty_setting_does_not_open_every_namespace(
     told = nexus(*command, *options)
     assert (told.returncode, told.stdout) == (1, "")
     assert "NEXUS_NAMESPACES is empty. Name the namespaces" in told.stderr
+
+
+def test_a_setting_that_is_json_names_namespaces_and_opens_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template of JavaScript or YAML writes ``null`` where a tenant is not set. Numbers are names, too."""
+    for given, names in {"null": ("null",), "7": ("7",), "true, 1.5": ("true", "1.5")}.items():
+        monkeypatch.setenv("NEXUS_NAMESPACES", given)
+        assert load_settings().namespaces == names
+    monkeypatch.setenv("NEXUS_NAMESPACES", "[]")
+    with pytest.raises(ConfigurationError, match="is no name of a namespace"):
+        load_settings()
