@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
@@ -89,15 +91,42 @@ def test_the_values_of_a_body_are_counted_without_its_texts(monkeypatch: pytest.
         assert too_many(wrong), wrong
 
 
-def test_the_pattern_of_texts_is_linear() -> None:
+def test_the_values_are_counted_in_linear_time() -> None:
     def seconds(body: bytes) -> float:
         began = time.perf_counter()
         connections._TEXT.sub(b"", body)
+        connections._has_too_many_outside_texts(body)
         return time.perf_counter() - began
 
     for piece in (rb"\"", rb'"', rb"\\", rb'"\\', rb"\"a", b"\\"):
         for end in (b"", b"\\"):
             assert seconds(b'"' + piece * 300_000 + end) < 2, piece
+
+
+def test_the_values_are_counted_in_parts_as_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PART", 3)
+    draw = random.Random(14)
+    for _ in range(3_000):
+        body = bytes(draw.choices(b'",[{\\a', k=draw.randrange(40)))
+        marks = connections._marks(connections._TEXT.sub(b"", body))
+        for most in (marks - 1, marks):
+            monkeypatch.setattr(limits, "HTTP_BODY_VALUES", most)
+            assert connections._has_too_many_outside_texts(body) == (marks > most), body
+
+
+def test_other_threads_run_while_the_values_are_counted() -> None:
+    def longest_pause(body: bytes) -> float:
+        counting = threading.Thread(target=connections._has_too_many_outside_texts, args=(body,))
+        counting.start()
+        before, pauses = time.perf_counter(), [0.0]
+        while counting.is_alive():
+            time.sleep(0.001)
+            pauses.append(time.perf_counter() - before)
+            before += pauses[-1]
+        return max(pauses)
+
+    body = b'["' + b'","' * (limits.HTTP_BODY_BYTES // 3)
+    assert min(longest_pause(body) for _ in range(5)) < 0.1
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 90_000, b'{"a":' * 90_000, b"1" * 10_000])
