@@ -53,7 +53,7 @@ def remove_request(tx: Transaction, row: BatchRequest) -> None:
 
 
 def withdraw(tx: Transaction, job_ids: Sequence[str]) -> None:
-    """Delete the requests of jobs that are dropped. Requests that were submitted become unwanted instead.
+    """Delete the requests of jobs that are done or dropped. Requests that were submitted become unwanted instead.
 
     Their answers cost money all the same. A batch that no job waits for is cancelled.
     """

@@ -494,6 +494,22 @@ def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_
     assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
 
 
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_live_digest_of_a_session_that_has_grown_leaves_no_request_for_a_batch(
+    here: Sandbox, slow: StandIn, submitted: bool
+) -> None:
+    dream(*SESSIONS[: 3 if submitted else 2])
+    run()
+    say("I moved out again.", session="one")
+    Nexus().end_session(NAMESPACE, "one")
+    run()
+    assert calls(slow) == (int(submitted), 0, 1)
+    assert here.sql("SELECT count(*) FROM batch_requests WHERE wanted") == [(2 if submitted else 1,)]
+    dream(*SESSIONS[3 if submitted else 2 :])
+    run()
+    assert calls(slow) == (int(submitted), 0, 1)
+
+
 def test_a_batch_answers_a_session_whose_messages_name_a_time_zone(here: Sandbox, slow: StandIn) -> None:
     """Before, the rerun showed the times in UTC. This was another request, and its answer was paid too."""
     for key in SESSIONS:

@@ -10,7 +10,16 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import Erased, InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digest_requests, digests, embeddings, memories, open_questions, sessions, webhooks
+from nexus_tasks.storage import (
+    batches,
+    digest_requests,
+    digests,
+    embeddings,
+    memories,
+    open_questions,
+    sessions,
+    webhooks,
+)
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.types import JobOutcome
@@ -103,6 +112,8 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         if not memories.lock_existing(tx, job.rests_on):  # the evidence will name them
             raise Erased
         open_questions.close(tx, job.namespace_id, PURPOSE, session.id)
+        # While a request waits for a batch, the session may grow. A live run then asks another question.
+        batches.withdraw(tx, [job.job_id])
         if not texts["long"]:
             digest_requests.satisfy(tx, session.id, covered.requests)
             return job.commit(tx, JobOutcome(status="empty"))
