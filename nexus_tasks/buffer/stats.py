@@ -10,24 +10,18 @@ from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, is_open,
 from nexus_tasks.buffer.segment import read
 from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
+_LOOKS = 10  # at the files of a session, while other processes rename and delete them
+
 
 def session_stats(files: SessionFiles) -> dict[str, Any]:
     """The figures of one session, with the keys of :meth:`nexus_tasks.buffer.buffer.SessionBuffer.status`."""
     entries, size, oldest, last_flush = 0, 0, None, None
-    with suppress(FileNotFoundError):  # another process deletes the session while this process reads it
-        for item in sorted(os.scandir(files.folder), key=lambda item: item.name):
-            with suppress(FileNotFoundError):  # another process seals (renames) or deletes the segment at this time
-                found = item.stat()
-                if item.name == FLUSHED:
-                    last_flush = found.st_mtime
-                elif item.name.endswith(".sealed"):
-                    first, last = sealed_range(item.name)
-                    entries, size = entries + last - first + 1, size + found.st_size
-                elif is_open(item.name):
-                    with open(item.path, "rb") as file:
-                        entries, size = entries + file.read().count(b"\n"), size + found.st_size
-                if oldest is None and (item.name.endswith(".sealed") or is_open(item.name)):
-                    oldest = _first_time(item.path)
+    for _ in range(_LOOKS):
+        try:
+            entries, size, oldest, last_flush = _counted(files.folder)
+            break
+        except FileNotFoundError:  # another process seals (renames) or deletes a segment, or deletes the session
+            continue
     return {
         "agent": files.agent,
         "session": files.session,
@@ -38,6 +32,29 @@ def session_stats(files: SessionFiles) -> dict[str, Any]:
         "bytes": size,
         "oldest_unacknowledged": oldest,
     }
+
+
+def _counted(folder: str) -> tuple[int, int, float | None, float | None]:
+    """The entries of a session, their bytes, the time of the oldest one, and the time of the last flush.
+
+    Raises:
+        FileNotFoundError: a file that was listed is there no more under this name. Its entries may be there.
+    """
+    entries, size, oldest, last_flush = 0, 0, None, None
+    for item in sorted(os.scandir(folder), key=lambda item: item.name):
+        if item.name == FLUSHED:
+            last_flush = item.stat().st_mtime
+        elif item.name.endswith(".sealed"):
+            first, last = sealed_range(item.name)
+            entries, size = entries + last - first + 1, size + item.stat().st_size
+        elif is_open(item.name):
+            with open(item.path, "rb") as file:
+                entries, size = entries + file.read().count(b"\n"), size + item.stat().st_size
+        else:
+            continue
+        if oldest is None and item.name != FLUSHED:
+            oldest = _first_time(item.path)
+    return entries, size, oldest, last_flush
 
 
 def _first_time(path: str) -> float | None:
@@ -60,9 +77,17 @@ def has_pending_entries(folder: str, deployment: str) -> bool:
                     except PermissionError:
                         return True  # another user's folder, of which `recover` tells
                     for item in items:
-                        if item.name.endswith(".sealed") or (is_open(item.name) and item.stat().st_size):
+                        if item.name.endswith(".sealed") or (is_open(item.name) and _has_bytes(item)):
                             return True
     return False
+
+
+def _has_bytes(segment: os.DirEntry[str]) -> bool:
+    """Whether an open segment has bytes. One that is gone had some: another process has sealed it at this moment."""
+    try:
+        return segment.stat().st_size > 0
+    except FileNotFoundError:
+        return True
 
 
 def backlog(folder: str, deployment: str) -> tuple[int, float]:

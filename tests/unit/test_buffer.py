@@ -56,6 +56,25 @@ def test_what_is_appended_comes_back_in_order_until_it_is_acknowledged(tmp_path:
     assert buffer(tmp_path).append("acme", "chat", "from another process") == 27
 
 
+@pytest.mark.parametrize("asks", [lambda kept: kept.pending(), lambda kept: kept.has("acme", "chat")])
+def test_an_entry_is_there_while_another_process_seals_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: Callable[[SessionBuffer], bool]
+) -> None:
+    """Otherwise an erasure would not reach the entry, and a later message would be stored before it."""
+    kept, other, scandir = buffer(tmp_path), buffer(tmp_path), os.scandir
+    kept.append("acme", "chat", "said")
+    folder = str(only(tmp_path, ".open").parent)
+
+    def sealed_meanwhile(path: str) -> Iterator[os.DirEntry[str]]:
+        found = list(scandir(path))
+        if path == folder:
+            other.flush("acme", "chat")
+        return iter(found)
+
+    monkeypatch.setattr(os, "scandir", sealed_meanwhile)
+    assert asks(kept)
+
+
 def test_acknowledging_leaves_what_came_meanwhile(tmp_path: Path) -> None:
     kept = buffer(tmp_path)
     kept.append("acme", "chat", "one")
