@@ -18,7 +18,7 @@ from typing import Any
 
 from nexus_tasks import tracing
 
-_SDKS = ("anthropic", "openai")
+_TELLING = ("anthropic", "openai", "celery.pool")  # the last one logs the arguments of each job
 _NAMES = ("job", "kind", "namespace")  # a line that is not logged by the job's own thread names its job itself
 
 
@@ -72,14 +72,14 @@ def _of_job() -> dict[str, Any]:
 
 
 def leave_out_prompts() -> None:
-    """Keep the SDKs of model servers from logging each request, which quotes messages, at the level DEBUG.
+    """Keep prompts, which quote messages, and the arguments of jobs out of the log at the level DEBUG.
 
-    ``ANTHROPIC_LOG=debug`` and ``OPENAI_LOG=debug`` still do.
+    With ``ANTHROPIC_LOG=debug`` and ``OPENAI_LOG=debug`` the SDKs of model servers still log each request.
     """
-    for name in _SDKS:
-        sdk = logging.getLogger(name)
-        if sdk.level == logging.NOTSET:
-            sdk.setLevel(logging.INFO)
+    for name in _TELLING:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
 
 
 def write_json(logger: logging.Logger) -> None:

@@ -71,7 +71,7 @@ def test_no_line_has_a_message_or_an_answer_that_cannot_be_read(
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
 @BOTH_POOLS
-def test_no_line_has_a_prompt_at_the_level_debug(
+def test_no_line_has_a_prompt_or_an_argument_at_the_level_debug(
     deploy: Callable[..., Sandbox], standin: StandIn, pool: str, provider: str
 ) -> None:
     """The SDKs of both providers log each request as a whole."""
@@ -92,6 +92,7 @@ def test_no_line_has_a_prompt_at_the_level_debug(
     assert "DEBUG" in worker.text()
     assert "DEBUG" in asked.stderr
     assert TEXT not in worker.text() + asked.stderr
+    assert '"memory_id"' not in worker.text()  # an argument of a job
 
 
 def failed(worker: Worker, namespace: str) -> list[dict[str, Any]]:
