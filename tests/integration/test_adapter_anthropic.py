@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from pydantic import BaseModel
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, StorageUnavailable
 from nexus_tasks.integrations.anthropic import AsyncMemoryTool, MemoryTool, remembering, turns
-from nexus_tasks.integrations.anthropic.remembering import line_of
+from nexus_tasks.integrations.anthropic.remembering import _finding, line_of
 from tests.integration.inline import work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
@@ -566,6 +568,27 @@ def test_a_forked_process_does_not_wait_for_what_its_parent_stores(nexus: Nexus)
         if child == 0:
             os._exit(0 if line_of(nexus, "acme", "chat").storing.acquire(timeout=5) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_process_that_is_forked_while_a_thread_finds_a_conversation_finds_one(nexus: Nexus) -> None:
+    holds = threading.Event()
+
+    def find() -> None:
+        with _finding:
+            holds.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=find)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        line_of(nexus, "acme", "chat")
+        os._exit(0)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Picky(Slow):

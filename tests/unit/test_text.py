@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import threading
 import time
 
@@ -125,6 +127,32 @@ def test_stemming_is_safe_between_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_process_that_is_forked_while_a_thread_stems_can_stem(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Stemmer:
+        def stemWord(self, word: str) -> str:
+            if word == "waiting":
+                begun.set()
+                go_on.wait()
+            return word
+
+    monkeypatch.setattr(text, "_stemmer", Stemmer)
+    thread = threading.Thread(target=text.stem.__wrapped__, args=("waiting",))
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        text.stem.__wrapped__("sailing")
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go_on.set()
+    thread.join()
+    assert code == 0
 
 
 # --- hashes -----------------------------------------------------------------------------------------------------------

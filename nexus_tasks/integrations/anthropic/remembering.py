@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import contextmanager
 from contextvars import copy_context
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -91,7 +91,9 @@ class _Line:
 # An application may make a client for each of its requests. All clients of one conversation have one line, as long as
 # a call has something to store.
 _lines = WeakKeyDictionary[Nexus, WeakValueDictionary[tuple[int, str, str], _Line]]()
-_finding = Lock()
+_finding = RLock()
+# A fork takes the lock first, as in `deployment.py`.
+os.register_at_fork(before=_finding.acquire, after_in_parent=_finding.release, after_in_child=_finding.release)
 
 
 def line_of(nexus: Nexus, namespace: str, session_key: str) -> _Line:
