@@ -31,6 +31,11 @@ class FileLock:
         """Close this process's descriptor. A child process that inherited the descriptor keeps the lock."""
         os.close(self.fd)
 
+    def release_everywhere(self) -> None:
+        """Release the lock also when a child process inherited the descriptor."""
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+        os.close(self.fd)
+
     def write(self, text: str) -> None:
         """Replace the content of the locked file."""
         os.ftruncate(self.fd, 0)

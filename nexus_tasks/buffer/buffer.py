@@ -281,7 +281,7 @@ class SessionBuffer:
             yield held is not None
         finally:
             if held is not None:
-                held.release()
+                held.release_everywhere()  # an application may have forked a child meanwhile
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:

@@ -587,6 +587,20 @@ def test_what_root_has_put_beside_a_users_messages_holds_up_no_other(nobody: Cal
         shutil.rmtree(folder)
 
 
+def test_a_child_that_is_forked_while_its_parent_stores_keeps_nobody_from_storing(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    with kept.storing() as mine:
+        child = os.fork()
+        if not child:
+            signal.pause()
+    try:
+        with buffer(tmp_path).storing() as later:
+            assert (mine, later) == (True, True)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_after_a_flush_by_root_the_user_goes_on_with_the_session(nobody: Callable[[int], None]) -> None:
     """Before, `sudo nexus buffer flush` took the session from its user: the hook could keep nothing more of it."""
     user = 65_534
