@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,17 @@ def test_a_folder_that_all_users_share_is_not_to_be_closed(tmp_path: Path) -> No
     assert not check.ok
     assert "chmod" not in check.remedy
     assert "folder of your own" in check.remedy
+
+
+def test_a_home_with_a_space_is_closed_and_no_other_folder(tmp_path: Path) -> None:
+    home = tmp_path / "a home"
+    home.mkdir()
+    home.chmod(0o755)
+    embedded = {"database_url": None, "redis_url": None}
+    theirs = {"database_url": "postgresql://db/nexus", "redis_url": "redis://redis"}
+    for urls in (theirs, embedded):
+        command = machine.home(Settings(home=home, **urls)).remedy.split("`")[1]
+        assert {word for word in shlex.split(command) if str(tmp_path) in word} == {str(home)}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "file/home"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import stat
 import sys
@@ -72,8 +73,8 @@ def home(settings: Settings) -> Check:
 def _closing(settings: Settings, path: Path) -> str:
     """The command that closes the home folder. Without a way to its files, an embedded Postgres that runs would end."""
     if settings.embedded and os.geteuid() == 0:
-        return f"chgrp {account.NAME} {path} && chmod 0710 {path}"
-    return f"chmod 0700 {path}"
+        return f"chgrp {account.NAME} {shlex.quote(str(path))} && chmod 0710 {shlex.quote(str(path))}"
+    return f"chmod 0700 {shlex.quote(str(path))}"
 
 
 def disk(settings: Settings) -> Check:
