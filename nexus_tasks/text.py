@@ -127,9 +127,17 @@ def _lower(text: str) -> str:
 MOST_KEPT = 10_000
 
 
-@lru_cache(maxsize=MOST_KEPT)
+# A longer word has no stem, and is not kept. The stemmer takes minutes for a word of a million letters.
+_LONGEST_STEMMED = 100
+
+
 def stem(word: str) -> str:
     """The English (Snowball) stem of a lower-case word. Safe to call from many threads, and after a fork."""
+    return _stem(word) if len(word) <= _LONGEST_STEMMED else word
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _stem(word: str) -> str:
     # A stemmer keeps the current word, so each call makes its own. This takes 1 % of the time that the word takes. A
     # process that is forked while a thread holds the lock of a shared stemmer would wait for the lock for ever.
     return str(_stemmer().stemWord(word))
@@ -146,7 +154,8 @@ def content_words(text: str) -> list[str]:
 
     Every negation becomes ``not``, so that "don't", "never" and "no" are equal. "4,000" becomes "4000".
     """
-    return [_content(word) for word in words(text) if word not in STOP_WORDS]
+    found = (word for word in words(text) if word not in STOP_WORDS)
+    return [_content(word) if len(word) <= _LONGEST_STEMMED else word for word in found]
 
 
 @lru_cache(maxsize=MOST_KEPT)
