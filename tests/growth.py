@@ -1,4 +1,4 @@
-"""Whether the time of a regular expression grows faster than the length of the text.
+"""Whether the time of a regular expression, or of a function, grows faster than the length of the text.
 
 The time is this thread's CPU time, so other processes do not change it much. A first measurement finds what may be
 slow. Only that is measured again, at growing lengths, and the shortest of several times counts.
@@ -43,9 +43,21 @@ def fault(pattern: re.Pattern[str], *, methods: Iterable[str] = (), length: int,
     """
     if isinstance(pattern.pattern, bytes):  # the attacks are texts
         pattern = re.compile(pattern.pattern.decode("latin-1"), pattern.flags | re.ASCII)
-    use, linear = run(pattern, methods), FREE_SECONDS_A_CHARACTER
-    size = min(length, most or length)
-    for attack in attacks(pattern):
+    return slow_text(run(pattern, methods), attacks(pattern), length=length, most=most)
+
+
+def slow_text(
+    use: Callable[[str], object], made: Iterable[Callable[[int], str]], *, length: int, most: int | None = None
+) -> str | None:
+    """Describe a text for which ``use`` is too slow. ``None`` if there is none.
+
+    Args:
+        made: functions that make a text of a length.
+        length: the length of the first texts, in characters.
+        most: the greatest length that the package gives to ``use``, if there is one.
+    """
+    linear, size = FREE_SECONDS_A_CHARACTER, min(length, most or length)
+    for attack in made:
         seconds = _seconds(use, attack(size))
         if seconds > FREE_SECONDS + linear * size:
             if found := _too_slow(use, attack, size, most):
@@ -55,7 +67,7 @@ def fault(pattern: re.Pattern[str], *, methods: Iterable[str] = (), length: int,
     return None
 
 
-def _too_slow(use: Callable[[str], None], attack: Callable[[int], str], size: int, most: int | None) -> str | None:
+def _too_slow(use: Callable[[str], object], attack: Callable[[int], str], size: int, most: int | None) -> str | None:
     if most is not None:
         seconds = _shortest(use, attack(most))
         return f"{seconds:.3f} s for {most:,} characters" if seconds > DEAREST * most else None
@@ -71,12 +83,12 @@ def _too_slow(use: Callable[[str], None], attack: Callable[[int], str], size: in
     return f"{before:.3f} s for {size:,} characters" if before > max(DEAREST * size, 0.005) else None
 
 
-def _shortest(use: Callable[[str], None], text: str) -> float:
+def _shortest(use: Callable[[str], object], text: str) -> float:
     first = _seconds(use, text)
     return first if first > LONGEST_SECONDS else min(first, *(_seconds(use, text) for _ in range(2)))
 
 
-def _seconds(use: Callable[[str], None], text: str) -> float:
+def _seconds(use: Callable[[str], object], text: str) -> float:
     collecting = gc.isenabled()
     gc.disable()
     try:

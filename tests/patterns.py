@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import nexus_tasks
 from nexus_tasks.errors import MissingExtra
@@ -99,9 +99,19 @@ def _written(tree: ast.Module) -> Iterator[tuple[int, str, re.Pattern[str]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             if _is_re(node.func):
-                yield node.lineno, _name(node.func), re.compile(str(node.args[0].value))
+                yield node.lineno, _name(node.func), re.compile(node.args[0].value, _flags(node))
             elif isinstance(node.func, ast.Name) and node.func.id in MAKERS:
                 yield node.lineno, node.func.id, re.compile(str(node.args[0].value), MAKERS[node.func.id])
+
+
+def _flags(call: ast.Call) -> int:
+    """The flags in a call's arguments, such as ``re.DOTALL``."""
+    named = (one.attr for argument in [*call.args, *call.keywords] for one in ast.walk(argument) if _is_flag(one))
+    return sum({int(getattr(re, name)) for name in named})
+
+
+def _is_flag(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "re" and node.attr.isupper()
 
 
 def _name(function: ast.expr) -> str:

@@ -326,10 +326,11 @@ def _has_too_many_outside_texts(body: bytes) -> bool:
     """
     found, at, step = 0, 0, PART
     while at < len(body) and found <= limits.HTTP_BODY_VALUES:
-        end = _WHOLE.match(body, at, at + step).end()  # type: ignore[union-attr]
-        if end > at:
-            found += _marks(_TEXT.sub(b"", body[at:end]))
-            at, step = end, PART
+        part = body[at : at + step]
+        end = _WHOLE.match(part).end()  # type: ignore[union-attr]
+        if end > 0:
+            found += _marks(_TEXT.sub(b"", part[:end]))
+            at, step = at + end, PART
         elif at + step < len(body):
             step *= 2  # a longer text begins here
         else:
