@@ -10,71 +10,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from sqlalchemy import Table, text
 
 from nexus_tasks import Cells, Message, Nexus, reflect_perspective
 from nexus_tasks.deployment import use
-from nexus_tasks.errors import (
-    ConfigurationError,
-    InvalidInput,
-    NamespaceMoved,
-    NamespaceMoving,
-    NexusError,
-    NotFound,
-    StorageUnavailable,
-    Transient,
-)
+from nexus_tasks.errors import InvalidInput, NamespaceMoved, NamespaceMoving, NexusError, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
-from nexus_tasks.services import buffer_flush, context_cache, intake
-from nexus_tasks.services.cells import buffers, moving, restored
+from nexus_tasks.services import context_cache
+from nexus_tasks.services.cells import buffers, moving
 from nexus_tasks.services.cells.moving import STEPS, Step, move
 from nexus_tasks.services.cells.tokens import CellTokenChecker
-from nexus_tasks.storage import engine, namespaces
+from nexus_tasks.storage import engine
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer import copying
 from nexus_tasks.transcripts import context_file
-from tests.cells import AS_MADE, TwoCells, document, move_in_child, residence, rows, two_cells
+from tests.cells import TwoCells, document, move_in_child, residence, two_cells
 from tests.integration.inline import work
+from tests.integration.moved import ACME, TALK, attempt, both, everything
 from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, answers
 from tests.transcripts.generate import Transcript
 
-T = TypeVar("T")
-
-ACME = "acme"
-TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
-
-
-@pytest.fixture
-def both(deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoCells]:
-    """Two cells. ``acme`` lives in ``one``, with facts, digests, tokens, a budget, a dead letter and wanted work."""
-    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 0.0)  # no worker remembers the namespace here
-    with two_cells(deploy, tmp_path) as made:
-        Nexus(made.cells.deployments["one"]).create_namespace(ACME, budget_usd_per_day=5.0, observers=["ann", "bob"])
-        made.cells.prepare()
-        said = [Message(content=text, author="ann", id=str(n)) for n, text in enumerate(TALK)]
-        made.nexus.ingest(ACME, "chat", said, end=True, observe=True)
-        with use(made.cells.deployments["one"]):
-            work()
-            reflect_perspective.delay(namespace=ACME, observer="ann", subject="ann")
-            work()
-        made.nexus.create_token(ACME, "agent")
-        made.nexus.remember(ACME, "Not derived yet.", author="ann")
-        yield made
-
-
-def everything(here: Sandbox) -> dict[str, list[str]]:
-    """All rows of the namespace, except the time of a token's last use."""
-    return rows(here, ACME)
+__all__ = ["both"]  # the fixture
 
 
 def test_every_table_is_copied_or_made_again() -> None:
@@ -318,294 +284,6 @@ def test_a_namespace_comes_back(both: TwoCells) -> None:
     assert everything(both.two) == before
 
 
-# --- the directory's database is restored -----------------------------------------------------------------------------
-@pytest.mark.parametrize("during", ["", "the move"])
-@pytest.mark.parametrize("then", ["prepare", "move there", "move back"])
-def test_a_table_that_is_older_than_a_move_is_corrected(both: TwoCells, then: str, during: str) -> None:
-    """Before, a move opened the old cell's copy, which is empty, and the memories stayed unseen in the other cell."""
-    move(both.cells, ACME, "two")
-    before = everything(both.two)
-    moving_to = "'two'" if during else "NULL"
-    both.one.sql(f"UPDATE placements SET cell = 'one', moving_to = {moving_to}, move_id = {moving_to}")
-    both.cells.forget(ACME)
-    with pytest.raises(NamespaceMoved) as refused:
-        both.nexus.search(ACME, "tea")
-    assert "nexus cells prepare" in (refused.value.remedy or "")
-    if then == "prepare":
-        both.cells.prepare()
-    else:
-        move(both.cells, ACME, "two" if then == "move there" else "one")
-    lives_in = "one" if then == "move back" else "two"
-    assert everything(both.of(lives_in)) == before
-    assert both.nexus.search(ACME, "tea")
-    assert [residence(both.of(name), ACME) == "here" for name in ("one", "two")] == [
-        lives_in == "one",
-        lives_in == "two",
-    ]
-    assert both.cells.moves() == []
-
-
-def test_a_table_that_is_older_than_a_move_lets_no_memory_be_deleted_as_a_copy(both: TwoCells) -> None:
-    move(both.cells, ACME, "two")
-    before = everything(both.two)
-    both.one.sql("UPDATE placements SET cell = 'one'")
-    with pytest.raises(InvalidInput, match="has not left this cell"):
-        moving.erase_copy(both.cells, ACME, "two")
-    assert everything(both.two) == before
-
-
-@pytest.mark.parametrize(("step", "ends"), [("begin", "one"), ("open", "two")])
-def test_a_copy_that_an_unfinished_move_keeps_is_not_erased_and_the_refusal_names_what_ends_the_move(
-    both: TwoCells, step: moving.Step, ends: str
-) -> None:
-    os.waitpid(move_in_child(both.cells, ACME, "two", die_after=step), 0)
-    copy = "two" if ends == "one" else "one"
-    with pytest.raises(InvalidInput, match="has not left this cell") as refused:
-        moving.erase_copy(both.cells, ACME, copy)
-    assert f"`nexus cells move {ACME} {ends}`" in (refused.value.remedy or "")
-    move(both.cells, ACME, ends)
-    assert both.cells.moves() == []
-    assert both.nexus.search(ACME, "Eva")
-
-
-@pytest.mark.parametrize("stood", ["here", "draining", "leaving"])
-@pytest.mark.parametrize("older", ["one", "two"])
-def test_of_two_cells_that_have_a_namespace_after_a_restore_the_older_is_erased(
-    both: TwoCells, older: str, stood: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The backup of the directory's own cell has the namespace there. Before, the live one was called a second one."""
-    move(both.cells, ACME, "two", keep=True)
-    both.one.sql("UPDATE namespaces SET residence = :stood, other_cell = NULL WHERE name = :n", n=ACME, stood=stood)
-    if stood == "here":
-        both.one.sql("UPDATE namespaces SET move_id = NULL WHERE name = :n", n=ACME)
-    both.one.sql("UPDATE placements SET cell = 'one' WHERE namespace = :n", n=ACME)
-    both.cells.prepare()
-    assert f"The cells two and one both have {ACME}" in caplog.text
-    with pytest.raises(ConfigurationError, match="both have") as refused:
-        move(both.cells, ACME, "two")
-    assert f"nexus cells erase {ACME} CELL" in (refused.value.remedy or "")
-    newer = "two" if older == "one" else "one"
-    before = everything(both.of(newer))
-    assert moving.erase_copy(both.cells, ACME, older)["memories"] > 0
-    assert everything(both.of(newer)) == before
-    assert (residence(both.of(older), ACME), residence(both.of(newer), ACME)) == ("left", "here")
-    both.cells.prepare()
-    assert both.cells.name_of(ACME) == newer
-    assert both.nexus.search(ACME, "Eva")
-
-
-def test_the_older_copy_is_erased_although_the_restored_table_has_its_move(both: TwoCells) -> None:
-    """The backup of the directory's own cell was made during the move. Before, both commands were refused."""
-    move(both.cells, ACME, "two", keep=True)
-    before = everything(both.two)
-    both.one.sql("UPDATE namespaces SET residence = 'leaving' WHERE name = :n", n=ACME)
-    both.one.sql("UPDATE placements SET cell = 'one', moving_to = 'two', move_id = 'm' WHERE namespace = :n", n=ACME)
-    with pytest.raises(ConfigurationError, match="both have"):
-        move(both.cells, ACME, "two")
-    assert moving.erase_copy(both.cells, ACME, "one")["memories"] > 0
-    assert (residence(both.one, ACME), residence(both.two, ACME)) == ("left", "here")
-    assert everything(both.two) == before
-    assert both.cells.moves() == []
-    assert both.nexus.search(ACME, "Eva")
-
-
-@pytest.mark.parametrize("saved", ["after the beginning", "before the move", "before the namespace"])
-def test_a_move_that_was_cut_off_before_the_new_cell_was_open_goes_on_after_a_restore(
-    both: TwoCells, saved: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Before, `move` said that no cell has the namespace, and `erase` deleted the copy that the new cell had got."""
-    before = everything(both.one)
-    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="leave"), 0)
-    if saved == "after the beginning":
-        both.one.sql("UPDATE placements SET cell = 'one', moving_to = 'two', moved_from = NULL")
-    elif saved == "before the move":
-        both.one.sql("UPDATE placements SET cell = 'one', moving_to = NULL, moved_from = NULL, move_id = NULL")
-    else:
-        both.one.sql("DELETE FROM placements")
-    both.cells.prepare()
-    assert f"Run `nexus cells move {ACME} two`" in caplog.text
-    with pytest.raises(InvalidInput, match="has not left this cell"):
-        eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "two")), within=30)
-    move(both.cells, ACME, "two")
-    assert (everything(both.one), everything(both.two)) == ({}, before)
-    assert both.cells.moves() == []
-
-
-@pytest.mark.parametrize(("step", "table"), [("drain", "one"), ("copy", "one"), ("copy", "two"), ("switch", "two")])
-def test_a_namespace_that_a_forgotten_move_has_closed_is_named_after_a_restore(
-    both: TwoCells, step: Step, table: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The table may be as old as a time when the namespace lived in the new cell before."""
-    before = everything(both.one)
-    os.waitpid(move_in_child(both.cells, ACME, "two", die_after=step), 0)
-    both.cells.prepare()
-    assert "opens it" not in caplog.text, "the move goes on"
-    both.one.sql(f"UPDATE placements SET cell = '{table}', moving_to = NULL, moved_from = NULL, move_id = NULL")
-    both.cells.prepare()
-    assert f"`nexus cells move {ACME} one` opens it" in caplog.text
-    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
-    assert (everything(both.one), everything(both.two)) == (before, {})
-    assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
-
-
-def test_a_copy_that_a_move_left_is_named_after_a_restore(both: TwoCells, caplog: pytest.LogCaptureFixture) -> None:
-    """Before, what was erased later in the new cell stayed in the copy, and no command told of it."""
-    os.waitpid(move_in_child(both.cells, ACME, "two", die_after="open"), 0)
-    both.cells.prepare()
-    assert "has a copy" not in caplog.text, "the move deletes it"
-    both.one.sql("UPDATE placements SET cell = 'one', moving_to = NULL, moved_from = NULL, move_id = NULL")
-    both.cells.prepare()
-    assert f"`nexus cells erase {ACME} one` deletes the copy" in caplog.text
-    eventually(lambda: _try(lambda: moving.erase_copy(both.cells, ACME, "one")), within=30)
-    assert everything(both.one) == {}
-    assert both.nexus.search(ACME, "Eva")
-    assert restored.copies(both.cells, "one") == {}
-
-
-def test_the_only_copy_is_not_called_one_to_delete_and_is_opened_again(
-    both: TwoCells, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The new cell was restored to before the move. Before, `prepare` named the command that deleted the only copy."""
-    move(both.cells, ACME, "two", keep=True)
-    before = everything(both.one)
-    both.two.sql("TRUNCATE namespaces CASCADE")
-    both.cells.prepare()
-    assert "erase" not in caplog.text
-    assert f"`nexus cells move {ACME} one`" in caplog.text
-    with pytest.raises(InvalidInput, match="the only copy") as refused:
-        moving.erase_copy(both.cells, ACME, "one")
-    assert f"`nexus cells move {ACME} one`" in (refused.value.remedy or "")
-    with pytest.raises(NotFound):
-        move(both.cells, ACME, "two")
-    assert move(both.cells, ACME, "one").cell == "one"
-    assert everything(both.one) == before
-    assert [hit.content for hit in both.nexus.search(ACME, "Eva", limit=1)] == [TALK[2]]
-    both.nexus.remember(ACME, "Eva has a cat.")
-    move(both.cells, ACME, "two")
-    assert (everything(both.one), both.cells.moves()) == ({}, [])
-    assert len(both.nexus.session(ACME, "notes").said) == 2
-
-
-@pytest.mark.parametrize("cut_off", [False, True])
-@pytest.mark.parametrize("is_table_older", [False, True])
-def test_the_only_copy_is_opened_again_whatever_the_table_says(
-    both: TwoCells, caplog: pytest.LogCaptureFixture, cut_off: bool, is_table_older: bool
-) -> None:
-    """The new cell may be the directory: the table is then as old. Or the move was cut off before the erasure."""
-
-    def interrupt(step: Step) -> None:
-        if step == "open":
-            raise KeyboardInterrupt
-
-    [(was,)] = both.one.sql("SELECT cell FROM placements WHERE namespace = :n", n=ACME)
-    before = everything(both.one)
-    if cut_off:
-        with pytest.raises(KeyboardInterrupt):
-            move(both.cells, ACME, "two", note=interrupt)
-    else:
-        move(both.cells, ACME, "two", keep=True)
-    both.two.sql("TRUNCATE namespaces CASCADE")
-    if is_table_older:
-        both.one.sql(
-            "UPDATE placements SET cell = :was, moving_to = NULL, moved_from = NULL, move_id = NULL"
-            " WHERE namespace = :n",
-            was=was,
-            n=ACME,
-        )
-    both.cells.prepare()
-    assert f"`nexus cells move {ACME} one`" in caplog.text
-    assert move(both.cells, ACME, "one").cell == "one"
-    assert (everything(both.one), both.cells.moves()) == (before, [])
-    assert both.nexus.remember(ACME, "Eva has a cat.").stored == 1
-    caplog.clear()
-    both.cells.prepare()
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("target", ["one", "two"])
-def test_a_namespace_that_has_left_every_cell_is_named_and_opened_empty(
-    both: TwoCells, caplog: pytest.LogCaptureFixture, target: str
-) -> None:
-    """A cell was restored to a time when the namespace lived in the other one. Before, it was closed for ever."""
-    move(both.cells, ACME, "two")
-    move(both.cells, ACME, "one")
-    backup = both.two.sql("SELECT other_cell, move_id FROM namespaces WHERE name = :n", n=ACME)
-    move(both.cells, ACME, "two")
-    both.two.sql("DELETE FROM namespaces WHERE name = :n", n=ACME)
-    both.two.sql(
-        "INSERT INTO namespaces (name, residence, other_cell, move_id) VALUES (:n, 'left', :other, :move)",
-        **{"n": ACME, "other": backup[0][0], "move": backup[0][1]},
-    )
-    both.two.deployment.forget_namespace(ACME)
-    with pytest.raises(NamespaceMoved):
-        both.nexus.remember(ACME, "Refused.")
-    both.one.sql("INSERT INTO cells (name, number, identity) VALUES ('three', 9, 'of a cell that is not in the file')")
-    with pytest.raises(ConfigurationError, match="no cell of the file has it"):
-        move(both.cells, ACME, target)
-    both.one.sql("DELETE FROM cells WHERE name = 'three'")
-    both.cells.prepare()
-    assert f"`nexus cells move {ACME} two` lets the namespace live there again, without memory" in caplog.text
-    assert move(both.cells, ACME, target).cell == target
-    assert both.nexus.remember(ACME, "Eva has a cat.").stored == 1
-    caplog.clear()
-    both.cells.prepare()
-    assert caplog.text == ""
-    move(both.cells, ACME, "one" if target == "two" else "two")
-    assert [hit.content for hit in both.nexus.search(ACME, "Eva")] == ["Eva has a cat."]
-
-
-def test_a_call_that_follows_another_waits_until_postgres_has_freed_the_lock(both: TwoCells) -> None:
-    """Postgres frees the lock of a connection a moment after it was closed."""
-    database, is_held = both.cells.directory.database, threading.Event()
-
-    def hold() -> None:
-        with database.dedicated_connection() as connection:
-            connection.execute(text("SELECT pg_advisory_lock(hashtextextended('nexus move ' || :n, 0))"), {"n": ACME})
-            is_held.set()
-            time.sleep(0.5)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert is_held.wait(10)
-    assert move(both.cells, ACME, "two").cell == "two"
-    holder.join()
-
-
-def test_an_earlier_move_of_a_restored_cell_takes_no_namespace_from_a_third_one(
-    both: TwoCells, deploy: Callable[..., Sandbox], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The backup was made between the copy and the opening. Before, `prepare` let the table name the old copy."""
-    three = deploy()
-    told: Any = document(both.one, both.two)
-    told["cells"]["three"] = document(three, three)["cells"]["one"]  # type: ignore[index]
-    both.file.write_text(json.dumps(told))
-    with closing(Cells(str(both.file))) as cells:
-        cells.prepare()
-        move(cells, ACME, "two", keep=True)
-        [(id_of_move,)] = both.one.sql("SELECT move_id FROM namespaces WHERE name = :n", n=ACME)
-        move(cells, ACME, "three", keep=True)
-        nexus = Nexus(cells=cells)
-        nexus.remember(ACME, "Eva has a cat.")
-        both.two.sql("UPDATE namespaces SET residence = 'arriving', move_id = :m", m=id_of_move)
-        cells.prepare()
-        assert cells.deployment_of(ACME) is cells.deployments["three"]
-        assert nexus.session(ACME, "notes").said[-1].content == "Eva has a cat."
-        for cell in ("one", "two"):
-            assert f"`nexus cells erase {ACME} {cell}` deletes the copy" in caplog.text
-            assert moving.erase_copy(cells, ACME, cell)["memories"] > 0
-        assert nexus.session(ACME, "notes").said[-1].content == "Eva has a cat."
-    three.sql(AS_MADE)
-
-
-def test_a_namespace_that_no_cell_has_any_more_is_not_opened_empty(both: TwoCells) -> None:
-    move(both.cells, ACME, "two")
-    both.one.sql("UPDATE placements SET cell = 'one'")
-    both.two.sql("DELETE FROM namespaces WHERE name = :n", n=ACME)  # also restored, to a time before the move
-    with pytest.raises(ConfigurationError, match="no cell of the file has it"):
-        move(both.cells, ACME, "one")
-    assert residence(both.one, ACME) == "left"
-
-
 # --- killed -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("step", STEPS)
 def test_a_move_that_is_killed_after_a_step_goes_on(both: TwoCells, step: Step) -> None:
@@ -615,22 +293,12 @@ def test_a_move_that_is_killed_after_a_step_goes_on(both: TwoCells, step: Step) 
     both.cells.forget(ACME)
     holders = [name for name in ("one", "two") if residence(both.of(name), ACME) in ("here", "draining", "leaving")]
     assert len(holders) <= 1, "two cells would answer"
-    receipt = eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+    receipt = eventually(lambda: attempt(lambda: move(both.cells, ACME, "two")), within=30)
     assert receipt.cell == "two"
     assert everything(both.two) == before
     assert everything(both.one) == {}
     assert (residence(both.one, ACME), residence(both.two, ACME)) == ("left", "here")
     assert both.cells.moves() == []
-
-
-def _try(call: Callable[[], T]) -> T | None:
-    """Until Postgres has seen that the killed process is gone, it keeps the lock."""
-    try:
-        return call()
-    except Transient as error:
-        if "Another process" not in error.message:
-            raise
-        return None
 
 
 @pytest.mark.long
@@ -642,7 +310,7 @@ def test_a_move_that_is_killed_at_any_moment_goes_on(both: TwoCells) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     both.cells.forget(ACME)
-    eventually(lambda: _try(lambda: move(both.cells, ACME, target)), within=30)
+    eventually(lambda: attempt(lambda: move(both.cells, ACME, target)), within=30)
     assert everything(both.two) == before
     assert everything(both.one) == {}
 
@@ -661,7 +329,7 @@ def test_no_step_of_a_move_makes_a_token_unknown(both: TwoCells, cut_off: Step) 
         else:
             assert checker.check(made.token).namespace == ACME
         assert checker.check(made.token[:-1] + "~").refusal == "unknown"
-        eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+        eventually(lambda: attempt(lambda: move(both.cells, ACME, "two")), within=30)
         assert checker.check(made.token).namespace == ACME
         both.nexus.revoke_token(ACME, made.id)
         assert checker.check(made.token).refusal == "revoked"
@@ -675,7 +343,7 @@ def test_a_move_can_be_given_up_until_the_switch(both: TwoCells) -> None:
         both.nexus.pin(ACME, both.nexus.memories(ACME, levels=["explicit"])[0].id)
     with pytest.raises(NamespaceMoving):
         Nexus(both.cells.deployments["two"]).search(ACME, "Eva")
-    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+    eventually(lambda: attempt(lambda: move(both.cells, ACME, "one")), within=30)
     assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
     assert both.cells.moves() == []
     move(both.cells, ACME, "two")  # it copies anew, and not what the first attempt has left there
@@ -686,7 +354,7 @@ def given_up(both: TwoCells) -> None:
     """Give a move up that was cut off after the copy."""
     os.waitpid(move_in_child(both.cells, ACME, "two", die_after="copy"), 0)
     assert everything(both.two)
-    eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+    eventually(lambda: attempt(lambda: move(both.cells, ACME, "one")), within=30)
 
 
 def test_a_move_that_is_given_up_leaves_no_copy_that_an_erasure_would_miss(both: TwoCells) -> None:
@@ -713,7 +381,7 @@ def test_a_move_whose_lock_was_lost_stops_when_another_process_has_ended_it(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d ON d.oid = database"
                 " WHERE locktype = 'advisory' AND datname = current_database()"
             )
-            eventually(lambda: _try(lambda: move(both.cells, ACME, target)), within=30)
+            eventually(lambda: attempt(lambda: move(both.cells, ACME, target)), within=30)
 
     with pytest.raises(NexusError):
         move(both.cells, ACME, "two", note=lose_the_lock)
@@ -739,7 +407,7 @@ def test_a_giving_up_that_was_cut_off_is_done_by_the_same_command(
     with monkeypatch.context() as patched:
         patched.setattr(moving, away, refuse)
         with suppress(StorageUnavailable):
-            eventually(lambda: _try(lambda: move(both.cells, ACME, "one")), within=30)
+            eventually(lambda: attempt(lambda: move(both.cells, ACME, "one")), within=30)
     assert both.cells.moves() == []
     move(both.cells, ACME, "one")
     assert residence(both.one, ACME) == "here"
@@ -785,7 +453,7 @@ def test_what_a_move_goes_on_with_is_not_erased(both: TwoCells) -> None:
         for cell in ("one", "two"):
             refused = eventually(partial(_refused, both, cell), within=30)
             assert "has not left this cell" in refused
-    eventually(lambda: _try(lambda: move(both.cells, ACME, "two")), within=30)
+    eventually(lambda: attempt(lambda: move(both.cells, ACME, "two")), within=30)
 
 
 def _refused(both: TwoCells, cell: str) -> str:
@@ -795,158 +463,7 @@ def _refused(both: TwoCells, cell: str) -> str:
     return "" if isinstance(raised.value, Transient) else str(raised.value)
 
 
-# --- written meanwhile ------------------------------------------------------------------------------------------------
-def test_during_the_copy_the_namespace_is_read_and_messages_wait_in_the_buffer(both: TwoCells) -> None:
-    seen = list[object]()
-
-    def note(step: Step) -> None:
-        if step == "close":
-            seen.append(both.nexus.search(ACME, "Eva")[0].content)
-            seen.append(both.nexus.remember(ACME, "Said meanwhile.", author="ann").buffered)
-            with pytest.raises(NamespaceMoving, match="moving to another cell"):
-                both.nexus.set_namespace(ACME, concurrency=3)
-            seen.append(both.nexus.remember("other", "Another tenant goes on.").stored)
-
-    move(both.cells, ACME, "two", note=note)
-    assert seen == [TALK[2], 1, 1]
-    buffers.note_buffered(both.cells)
-    both.nexus.remember(ACME, "Said after.", author="ann")
-    assert [one.content for one in both.nexus.session(ACME, "notes").said][1:] == ["Said meanwhile.", "Said after."]
-    assert not any(one.buffer.pending() for one in both.cells.deployments.values())
-
-
-def test_a_buffer_that_could_not_be_stored_keeps_the_later_ones_waiting(
-    both: TwoCells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection breaks while the buffer of the first cell is stored. Before, that of the second one came first."""
-    for cell, content in (("one", "First."), ("two", "Second.")):
-        intake.keep(both.cells.deployments[cell], ACME, "talk", [Message(content=content, author="ann")])
-    store, failing = buffer_flush.store_buffer, [StorageUnavailable()]
-
-    def breaks_once(*given: Any, **named: Any) -> Any:
-        if failing:
-            raise failing.pop()
-        return store(*given, **named)
-
-    monkeypatch.setattr(buffer_flush, "store_buffer", breaks_once)
-    assert buffers.store_all(both.cells, wait=True).entries == 0
-    assert buffers.store_all(both.cells, wait=True).entries == 2
-    assert [one.content for one in both.nexus.session(ACME, "talk").said] == ["First.", "Second."]
-
-
-@pytest.mark.parametrize("why", ["another process stores it", "its namespace is locked", "its namespace moves"])
-def test_a_later_buffer_waits_for_what_stays_in_an_earlier_one(
-    both: TwoCells, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = both.cells.deployments.values()
-    home = both.cells.deployment_of(ACME, writing=False)
-    for deployment, content in ((one, "First."), (two, "Second.")):
-        intake.keep(deployment, ACME, "talk", [Message(content=content, author="ann")])
-    with ExitStack() as stack:
-        if why == "another process stores it":
-            stack.enter_context(one.buffer.storing(wait=True))
-        elif why == "its namespace is locked":
-            importing = stack.enter_context(home.database.transaction())
-            importing.execute(text("SELECT 1 FROM namespaces WHERE name = :name FOR UPDATE"), {"name": ACME})
-        else:
-            refusals, ensure = [NamespaceMoving(ACME)], namespaces.ensure
-
-            def refuses_once(*given: Any) -> Any:
-                if refusals:
-                    raise refusals.pop()
-                return ensure(*given)
-
-            patched = stack.enter_context(monkeypatch.context())
-            patched.setattr(namespaces, "ensure", refuses_once)
-        assert buffers.store_all(both.cells, briefly=True).entries == 0
-    assert buffers.store_all(both.cells).entries == 2
-    assert [said.content for said in both.nexus.session(ACME, "talk").said] == ["First.", "Second."]
-
-
-def test_messages_of_the_pause_keep_their_place_in_the_conversation(both: TwoCells) -> None:
-    """An adapter gives the session to a model, and erases the newest message when it takes it back."""
-    seen = list[object]()
-
-    def say(content: str) -> int:
-        return both.nexus.ingest(ACME, "talk", [Message(content=content, author="ann")]).buffered
-
-    def told() -> list[str]:
-        return [one.content for one in both.nexus.session(ACME, "talk").said]
-
-    def note(step: Step) -> None:
-        if step == "close":
-            seen.append(say("Second."))
-        if step == "leave":
-            seen.append(say("Third."))
-
-    say("First.")
-    move(both.cells, ACME, "two", note=note)
-    assert seen == [1, 1]
-    assert told() == ["First.", "Second.", "Third."], "a read stores what waits in the buffer of the old cell"
-
-    def storing(step: Step) -> None:
-        if step == "close":
-            seen.append(say("Fourth."))
-        if step == "open":
-            with both.cells.deployments["two"].buffer.storing(wait=True) as mine:  # as another process does
-                assert mine
-                seen.append(say("Fifth."))
-                with pytest.raises(NamespaceMoving):
-                    both.nexus.end_session(ACME, "talk")
-
-    move(both.cells, ACME, "one", note=storing)
-    assert seen == [1] * 4
-    assert say("Sixth.") == 0
-    assert told() == ["First.", "Second.", "Third.", "Fourth.", "Fifth.", "Sixth."]
-
-
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_message_is_buffered_behind_those_that_other_processes_have_buffered(both: TwoCells, silent: bool) -> None:
-    """Several cells' buffers may have messages of a session, and they are stored in the order of the cells."""
-
-    def say(content: str) -> int:
-        return both.nexus.ingest(ACME, "talk", [Message(content=content, author="ann")]).buffered
-
-    home = "one" if silent else "two"
-    move(both.cells, ACME, home)
-    assert say("First.") == 0  # so this process has looked at the buffers
-    # As a process of all cells does before or during a move, and before it one with NEXUS_CELL.
-    for cell, content in [*[("one", "Second.")] * (not silent), ("two", "Third.")]:
-        message = Message(content=content, author="ann")
-        intake.keep(both.cells.deployments[cell], ACME, "talk", [message])
-    if silent:
-        both.cells.silence.note(home, time.monotonic() - 5, StorageUnavailable("Postgres does not answer."))
-    assert say("Fourth.") == 1
-    if silent:
-        both.cells.silence.note(home, time.monotonic(), None)
-    assert buffers.store_all(both.cells, wait=True).entries == (2 if silent else 3)
-    told = [one.content for one in both.nexus.session(ACME, "talk").said]
-    assert told == ["First.", *["Second."] * (not silent), "Third.", "Fourth."]
-
-
-def test_a_write_that_began_before_the_close_is_waited_for(both: TwoCells) -> None:
-    one = both.cells.deployments["one"]
-    began, closed = threading.Event(), threading.Event()
-
-    def write() -> None:
-        from nexus_tasks.storage import namespaces
-
-        with one.database.transaction() as tx:
-            known = namespaces.get(tx, ACME)
-            began.set()
-            closed.wait(1.0)  # never set: the close waits for this transaction
-            from nexus_tasks.services.ingestion import SessionWriter
-
-            SessionWriter(one, tx, known, "slow").store([Message(content="Slow, and not lost.", author="ann")])
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    began.wait(10)
-    move(both.cells, ACME, "two", note=lambda step: closed.set() if step == "close" else None)
-    writer.join()
-    assert [said.content for said in both.nexus.session(ACME, "slow").said] == ["Slow, and not lost."]
-
-
+# --- questions and jobs meanwhile ------------------------------------------------------------------------------------
 @pytest.fixture
 def asking(
     deploy: Callable[..., Sandbox], standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1142,7 +659,7 @@ def test_under_load_with_workers_nothing_is_lost_or_doubled(both: TwoCells, monk
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             both.cells.forget(ACME)
-            eventually(lambda target=target: _try(lambda: move(both.cells, ACME, target)), within=60)  # type: ignore[misc]
+            eventually(lambda target=target: attempt(lambda: move(both.cells, ACME, target)), within=60)  # type: ignore[misc]
         time.sleep(1)
     finally:
         stop.set()
