@@ -128,11 +128,22 @@ def test_english_stays_english(here: Sandbox) -> None:
     assert {name for (name,) in found} == {"english"}
 
 
-@pytest.mark.parametrize("piece", ["我对花生过敏", "src/db/x_y.py maxCount 9f3c1ab47 ", "a.b_c/", "ถั่ว ", "'\\\":1 "])
+@pytest.mark.parametrize(
+    "piece",
+    ["我对花生过敏", "src/db/x_y.py maxCount 9f3c1ab47 ", "a.b_c/", "ถั่ว ", "'\\\":1 ", "a_", "1a@", "~/", "<!-- "],
+)
 def test_a_message_of_a_million_characters_is_indexed_within_seconds(here: Sandbox, piece: str) -> None:
     start = time.monotonic()
     here.sql("SELECT length(search_terms(:said))", said=(piece * 10**6)[: 10**6])
     assert time.monotonic() - start < 20  # 0.5 s on an idle machine
+
+
+@pytest.mark.usefixtures("here")
+def test_words_without_a_space_between_them_are_found_whole() -> None:
+    names = [f"kiln{number}fired" for number in range(1_000)]  # a cut in a name would lose it
+    say("|".join(names), "<!-- The glaze is cobalt. --> Nothing is said here.")
+    for word in (*names[::25], names[-1], "cobalt"):
+        assert Nexus().search("acme", word, levels=["raw"], limit=1)[0].why["words"] > 0
 
 
 @pytest.mark.usefixtures("here")

@@ -61,9 +61,7 @@ def upgrade() -> None:
         op.execute("DROP FUNCTION make_words_of_memory()")
     op.execute("DROP FUNCTION search_terms(text)")
     run = op.get_bind().exec_driver_sql  # Alembic would take the colons for parameters
-    body = _search_terms()
-    assert _GUESSED in body
-    run(body.replace("search_terms(said text)", "search_terms(said text, named regconfig)").replace(_GUESSED, _NAMED))
+    run(of_a_language())
     op.execute("ALTER FUNCTION search_terms(text, regconfig) SET search_path FROM CURRENT")  # see migration 0028
     for function in (_OF_A_GUESS, _MAKE_WORDS):
         run(function)
@@ -85,6 +83,13 @@ def downgrade() -> None:
     _words_alone()._index_anew("search_terms(content)")
     op.drop_column("namespaces", "reworded_through")
     op.drop_column("namespaces", "language")
+
+
+def of_a_language() -> str:
+    """The statement that makes ``search_terms`` of a text and a language."""
+    body = _search_terms()
+    assert _GUESSED in body
+    return body.replace("search_terms(said text)", "search_terms(said text, named regconfig)").replace(_GUESSED, _NAMED)
 
 
 def _search_terms() -> str:
