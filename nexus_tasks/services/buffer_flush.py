@@ -145,8 +145,9 @@ def store_pending(deployment: Deployment, writing: str | None = None, session_ke
 
     Raises:
         StorageUnavailable: Postgres still does not answer, or takes no writes although ``writing`` is given.
-        Transient: another transaction keeps ``writing`` locked, and earlier messages of it wait in the buffer. The
-            call's messages must not be stored before them.
+        Transient: earlier messages of ``writing`` wait in the buffer, and another transaction keeps ``writing`` locked.
+            Or those of the session wait, and another process is storing the buffer. The call's messages must not be
+            stored before them.
     """
     # A caller that is limited to some namespaces stores only their messages. So a tenant neither waits for the messages
     # of another tenant, nor fails when those cannot be stored. Workers store those.
@@ -163,10 +164,15 @@ def store_pending(deployment: Deployment, writing: str | None = None, session_ke
         locked = frozenset[str]()
         if deployment.buffer.pending():
             with tenancy.unlimited():  # a namespace may be new
-                report = _store_patiently(deployment, allowed, writing)
+                report = _store_patiently(deployment, allowed, writing, session_key)
             locked = frozenset(report.locked)
             if report.busy:
                 clock.looked_at.pop(caller, None)
+                if _waits(deployment.buffer, writing, session_key):
+                    raise Transient(
+                        f"Another process is storing buffered messages of the session {session_key}.",
+                        remedy="Try again in a moment.",
+                    )
         clock.locked = locked | (frozenset() if allowed is None else clock.locked.difference(allowed))
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
@@ -193,14 +199,14 @@ def _waits(buffer: SessionBuffer, namespace: str | None, session_key: str | None
         return False
 
 
-def _store_patiently(deployment: Deployment, allowed: Collection[str] | None, writing: str | None) -> StoreReport:
-    """Store the buffer. While another call stores it, wait up to a second if messages of ``writing`` are in it."""
-    buffer, end = deployment.buffer, time.monotonic() + _PATIENCE
+def _store_patiently(
+    deployment: Deployment, allowed: Collection[str] | None, writing: str | None, session_key: str | None
+) -> StoreReport:
+    """Store the buffer. While another call stores it, wait up to a second if messages of the session are in it."""
+    end = time.monotonic() + _PATIENCE
     while True:
         report = store_buffer(deployment, allowed=allowed, briefly=True)
-        if not report.busy or time.monotonic() >= end:
-            return report
-        if not any(agent == writing and buffer.has(agent, session) for agent, session in buffer.list()):
+        if not report.busy or time.monotonic() >= end or not _waits(deployment.buffer, writing, session_key):
             return report
         time.sleep(_POLL_EVERY)
 

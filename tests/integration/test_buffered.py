@@ -21,6 +21,7 @@ from nexus_tasks import Message, Nexus, worker
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.deployment import Deployment, default_deployment, use
+from nexus_tasks.errors import Transient
 from nexus_tasks.services import buffer_entries, buffer_flush
 from nexus_tasks.storage import namespaces
 from tests import commandline
@@ -133,6 +134,24 @@ def test_a_write_behind_buffered_messages_waits_for_another_call_that_stores_the
             assert not writing.done()
         assert writing.result().stored == 1
     assert said(here) == ["one", "two"]
+
+
+def test_a_write_is_buffered_behind_messages_that_another_process_stores_for_long(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an outage, when a worker stores thousands of messages. Other sessions do not wait."""
+    monkeypatch.setattr(buffer_flush, "_PATIENCE", 0.1)
+    nexus = Nexus()
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("one"))
+    with buffer.storing() as mine:
+        assert mine
+        assert nexus.ingest("acme", "chat", turns("two")).buffered == 1
+        assert nexus.ingest("acme", "another", turns("elsewhere")).stored == 1
+        with pytest.raises(Transient, match="chat"):  # the messages would open the session again
+            nexus.end_session("acme", "chat")
+    assert nexus.ingest("acme", "chat", turns("three")).stored == 1
+    assert said(here) == ["elsewhere", "one", "two", "three"]
 
 
 def test_a_server_that_takes_no_writes_shows_what_it_has(
