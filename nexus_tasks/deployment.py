@@ -348,7 +348,7 @@ class Deployment:
 
         Every job needs the settings, so they are cached for 10 s. Settings with a budget or a pause are not cached, and
         neither are those of a namespace that moves to another cell. A
-        raised budget wakes the waiting jobs. With the old budget, these jobs would wait for the next day again.
+        raised budget wakes the waiting jobs. With the old budget, these jobs would wait for the next hour or day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:

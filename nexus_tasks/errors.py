@@ -27,7 +27,7 @@
         │   ├── NamespaceMoving
         │   ├── Erased
         │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
-        ├── OverBudget                       the job waits until the next day
+        ├── OverBudget                       the job waits until the next day, and looks again every hour
         │   ├── BudgetHeld                   the job waits until another model call ends
         │   └── PriceUnknown                 the job waits until the price is set
         ├── AwaitsBatch                      the job waits until the message batch is finished
@@ -341,6 +341,9 @@ class OverBudget(JobError):
 
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
     wait_reason = "budget"
+    # Seconds after which a job looks again. Nothing wakes it when NEXUS_BUDGET_USD_PER_DAY is raised, when the account
+    # at the model's provider has credit again, or when Redis was away while the namespace's budget was raised.
+    longest_wait: ClassVar = 3_600.0
 
     def __init__(
         self,
@@ -360,11 +363,12 @@ class OverBudget(JobError):
         return self.detail or type(self).__name__
 
     def wait_seconds(self, now: float) -> float:
-        """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ.
+        """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ; at most an hour.
 
-        By the clock of Redis (``now``) the job could wake before the day of the ledger ends, and wait another day.
+        By the clock of Redis (``now``) the job could wake before the day of the ledger ends, and wait another hour.
         """
-        return (86_400.0 - now % 86_400.0 if self.day_ends_in is None else self.day_ends_in) + 2.0
+        day_ends_in = 86_400.0 - now % 86_400.0 if self.day_ends_in is None else self.day_ends_in
+        return min(day_ends_in + 2.0, self.longest_wait)
 
 
 class BudgetHeld(OverBudget):

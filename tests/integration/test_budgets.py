@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings, load_settings
 from nexus_tasks.storage import ledger
 from tests.commandline import nexus
-from tests.integration.inline import NAMESPACE, facts, job_context, say, time_passes, work
+from tests.integration.inline import NAMESPACE, facts, job_context, say, time_passes, waiting, work
 from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn
 
@@ -66,7 +67,7 @@ def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_t
 def test_jobs_wait_for_the_day_of_the_ledger_whatever_the_clock_of_redis_says(
     here: Sandbox, error: type[OverBudget]
 ) -> None:
-    """With Postgres some seconds behind, a job would wake just before the ledger's midnight, and wait another day."""
+    """With Postgres some seconds behind, a job would wake just before the ledger's midnight, and wait another hour."""
     Nexus().create_namespace(NAMESPACE)
     job, cost = job_context(), Decimal("0.6")
     with default_deployment().database.transaction() as tx:
@@ -77,7 +78,24 @@ def test_jobs_wait_for_the_day_of_the_ledger_whatever_the_clock_of_redis_says(
     [(left,)] = here.sql("SELECT 86400 - extract(epoch FROM now() AT TIME ZONE 'UTC')::int % 86400")
     for clock_of_redis in (0.0, 2.0, 43_200.0, 86_399.0):
         waits = refused.value.wait_seconds(clock_of_redis)
-        assert waits == pytest.approx(min(left + 2, 600.0 if error is BudgetHeld else left + 2), abs=10)
+        assert waits == pytest.approx(min(left + 2, 600.0 if error is BudgetHeld else 3_600.0), abs=10)
+
+
+def test_jobs_look_within_an_hour_whether_the_budget_of_the_deployment_was_raised(
+    claude: Claude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing wakes a job when the variable is raised and the workers are started again."""
+    here = claude(NEXUS_BUDGET_USD_PER_DAY="0.000001")
+    say("I moved to Lisbon.")
+    work("derive_memory")
+    [claim] = [claim for claim in waiting() if claim.kind == "derive_memory"]
+    assert claim.wait_reason == "budget"
+    assert (claim.due_at or 0) - time.time() <= 3_601
+    monkeypatch.setenv("NEXUS_BUDGET_USD_PER_DAY", "10")
+    with here.another():
+        time_passes(here)
+        work("derive_memory")
+        assert len(facts()) == 1
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])

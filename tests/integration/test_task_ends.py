@@ -72,7 +72,7 @@ def test_the_type_of_the_error_decides(here: Sandbox, bench: Bench) -> None:
         #                 waits for     seconds     retries errors paused
         "transient": ("retry", (0.0, 2.0), 1, 0, False),
         "throttled": ("throttle", (6.0, 7.0), 0, 0, False),
-        "over budget": ("budget", (0.0, 86_402.0), 0, 0, False),
+        "over budget": ("budget", (0.0, 3_600.0), 0, 0, False),
         "wait": ("ripeness", (8.0, 9.0), 0, 0, False),
         "bug": ("retry", (0.0, 2.0), 1, 1, False),
         "misconfigured": ("pause", None, 0, 0, True),

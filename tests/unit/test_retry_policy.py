@@ -33,7 +33,7 @@ from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, b
 from nexus_tasks.idempotency.worker.run import Wait
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()
-DAY = 86_400.0
+DAY, HOUR = 86_400.0, 3_600.0
 
 
 def claim(**fields: Any) -> Claim:
@@ -73,10 +73,11 @@ def test_what_an_operator_must_mend_pauses_the_kind_and_counts_nothing(error: Ex
     assert decided(error) == decided(error, errors=4, crashes=4, **failing_for(2 * DAY)) == expected
 
 
-def test_a_spent_budget_waits_for_the_next_utc_day() -> None:
-    assert decided(OverBudget(), errors=4) == Decision(reason="budget", seconds=2 * 3_600 + 2, detail="OverBudget")
+def test_a_spent_budget_waits_for_the_next_utc_day_and_looks_again_every_hour() -> None:
+    assert decided(OverBudget(), errors=4) == Decision(reason="budget", seconds=HOUR, detail="OverBudget")
     assert 0 < OverBudget().wait_seconds(datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC).timestamp()) < 3
-    assert OverBudget().wait_seconds(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) == DAY + 2
+    assert OverBudget().wait_seconds(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp()) == HOUR / 2 + 2
+    assert OverBudget().wait_seconds(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) == HOUR
 
 
 def test_throttling_waits_as_long_as_asked_and_counts_nothing() -> None:

@@ -61,7 +61,7 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
     if status == 402 or code in _SPENT or error.type == "billing_error":
         return OverBudget(
             f"The Claude account has no credit or reached its limit: {said}.",
-            remedy="Check credit and spend limits in the Claude Console. The jobs wait until then.",
+            remedy="Check credit and spend limits in the Claude Console. The jobs wait, and look again every hour.",
         )
     if status == 429:
         return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))

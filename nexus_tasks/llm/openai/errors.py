@@ -62,7 +62,7 @@ def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
     if status == 402 or code in _SPENT or as_type(error.type) in _SPENT:
         return OverBudget(
             f"The account at the model server has no credit or reached its limit: {said}.",
-            remedy="Check the account's credit and limits. The jobs wait until then.",
+            remedy="Check the account's credit and limits. The jobs wait, and look again every hour.",
         )
     if status == 429:
         return Throttled(
