@@ -90,7 +90,7 @@ class OpenAICompatibleEmbedder:
             ) from None
         except httpx2.HTTPError as error:  # Only the error's class is shown, because its text may contain a password.
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
-        if response.status_code == 403 and list(texts) != [_PROBE] and _is_page(response):
+        if response.status_code == 403 and list(texts) != [_PROBE]:
             # A firewall may object to the words of one text. If it refuses every request, this call raises the error.
             self._ask([_PROBE])
             raise Permanent("A firewall or gateway before the embedder refused these texts (403).")
@@ -103,14 +103,6 @@ class OpenAICompatibleEmbedder:
             return rows
         except (ValueError, TypeError, KeyError):
             raise Transient("The embedder answered with something that is not a list of vectors.") from None
-
-
-def _is_page(response: Any) -> bool:
-    """Whether an answer is a page, and not the JSON of an embedder."""
-    try:
-        return not isinstance(response.json(), dict)
-    except ValueError:
-        return bool(response.text.strip())
 
 
 def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:

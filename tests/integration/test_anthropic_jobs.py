@@ -348,11 +348,15 @@ def test_bad_credentials_pause_the_kind_until_it_is_resumed(claude: Claude, stan
     assert letters(here) == []
 
 
-def test_a_firewall_that_refuses_one_message_stops_no_other(claude: Claude, standin: StandIn) -> None:
+@pytest.mark.parametrize(
+    "body", ["<html>Blocked by policy.</html>", '{"statusCode": 403, "message": "Blocked by policy."}']
+)
+def test_a_firewall_that_refuses_one_message_stops_no_other(claude: Claude, standin: StandIn, body: str) -> None:
+    """Before, a gateway's JSON paused the kind for all namespaces, again after each probe."""
     here = claude()
     say(*SAID[:2], "The firewall objects to this.", *SAID[2:])
     say("I moved to Oslo.", namespace="other")
-    standin.when("firewall objects", faults.status(403, "", "", body="<html>Blocked by policy.</html>"))
+    standin.when("firewall objects", faults.status(403, "", "", body=body))
     work()
     assert letters(here) == [("derive_memory", "Refused", 1)]
     [(message,)] = here.sql("SELECT message FROM dead_letters")

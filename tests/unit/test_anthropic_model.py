@@ -196,7 +196,7 @@ def test_a_fault_never_tells_what_the_model_wrote(model, standin):
         (faults.forbidden(), errors.Misconfigured),
         (faults.not_found(), errors.Misconfigured),
         (faults.status(403, "", "", body="<html>Blocked by policy.</html>"), errors.Refused),
-        (faults.status(403, "", "", body='{"message": "Forbidden"}'), errors.Misconfigured),
+        (faults.status(403, "", "", body='{"message": "Forbidden"}'), errors.Refused),
         (faults.status(403, "", "", body=" "), errors.Misconfigured),
         (faults.status(403, "", "", body='{"error": {"type": "forbidden"}}'), errors.Misconfigured),
         (faults.status(400, "invalid_request_error", "On hold.", code="organization_on_hold"), errors.Misconfigured),
@@ -221,8 +221,11 @@ def test_each_error_has_its_type_and_is_not_retried_here(model, standin, fault, 
     assert model.complete(derive()).answer is not None  # the client works on
 
 
-def test_a_firewall_that_refuses_every_request_is_no_fault_of_one_message(model, standin, monkeypatch):
-    page = faults.status(403, "", "", body="<html>Blocked by policy.</html>")
+@pytest.mark.parametrize(
+    "body", ["<html>Blocked by policy.</html>", '{"statusCode": 403, "message": "Blocked by policy."}']
+)
+def test_a_firewall_that_refuses_every_request_is_no_fault_of_one_message(model, standin, monkeypatch, body):
+    page = faults.status(403, "", "", body=body)
     standin.when(lambda call: call.text != "probe", page)
     with pytest.raises(errors.Refused, match="nexus jobs retry") as caught:
         model.complete(derive())

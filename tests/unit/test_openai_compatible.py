@@ -113,8 +113,9 @@ def test_each_refusal_is_the_error_that_decides_what_happens(server: Server, sta
     assert "k-1" not in str(caught.value)
 
 
-def test_a_firewall_that_refuses_one_text_is_no_misconfiguration(server: Server) -> None:
-    page = 403, b"<html>Blocked by policy.</html>"
+@pytest.mark.parametrize("body", [b"<html>Blocked by policy.</html>", {"statusCode": 403, "message": "Blocked."}])
+def test_a_firewall_that_refuses_one_text_is_no_misconfiguration(server: Server, body: Any) -> None:
+    page = 403, body
     server.answer = lambda body: page if "objects" in str(body) else (200, listed(body))
     small = OpenAICompatibleEmbedder(server.url, "small")
     with pytest.raises(Permanent, match="firewall"):

@@ -47,8 +47,8 @@ def job_error(error: anthropic.AnthropicError) -> JobError:
 
 def _status_error(error: anthropic.APIStatusError) -> JobError:
     reason = str(error.api_message or "")
-    page = error.body if isinstance(error.body, str) else ""
-    return _without_words(error, reason).quoting(redact(reason or page))
+    page = error.body.get("message") if isinstance(error.body, dict) else error.body  # of a gateway
+    return _without_words(error, reason).quoting(redact(reason or (page if isinstance(page, str) else "")))
 
 
 def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
@@ -65,8 +65,7 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
         )
     if status == 429:
         return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))
-    if status == 403 and isinstance(error.body, str) and error.body.strip():
-        # Claude answers with JSON, so this is the page of a firewall.
+    if status == 403 and _is_gateways(error.body):
         return Refused(f"A firewall or gateway before the Claude API refused this request: {said}.", remedy=PAGE_REMEDY)
     if status in (401, 403) or code in _ACCOUNT:
         return Misconfigured(f"Claude refused the credentials or the account: {said}.")
@@ -77,6 +76,11 @@ def _without_words(error: anthropic.APIStatusError, reason: str) -> JobError:
     if status in (408, 409, 499) or status >= 500:
         return Transient(f"The Claude API failed temporarily: {said}.")
     return Permanent(f"Claude rejected the request: {said}.")
+
+
+def _is_gateways(body: object) -> bool:
+    """Whether a 403 is the page or the JSON of a firewall or gateway. Claude's own JSON has ``error``."""
+    return "error" not in body if isinstance(body, dict) else isinstance(body, str) and bool(body.strip())
 
 
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:

@@ -68,8 +68,7 @@ def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
         return Throttled(
             f"The model server asked to be called later: {said}.", retry_after=retry_after(error.response.headers)
         )
-    if status == 403 and isinstance(error.body, str) and error.body.strip():
-        # These servers answer with JSON, so this is the page of a firewall.
+    if status == 403 and _is_gateways(error.body):
         return Refused(
             f"A firewall or gateway before the model server refused this request: {said}.", remedy=PAGE_REMEDY
         )
@@ -86,6 +85,13 @@ def _without_words(error: openai.APIStatusError, reason: str) -> JobError:
     if status in (408, 409, 425, 499) or status >= 500:
         return Transient(f"The model server failed temporarily: {said}.")
     return Permanent(f"The model server rejected the request: {said}.")
+
+
+def _is_gateways(body: object) -> bool:
+    """Whether a 403 is the page of a firewall, or the JSON of a gateway (Azure API Management, Amazon API Gateway)."""
+    if isinstance(body, dict):
+        return "statusCode" in body or body == {"message": "Forbidden"}
+    return isinstance(body, str) and bool(body.strip())  # the servers themselves answer with JSON
 
 
 def _is_flagged(body: object) -> bool:
