@@ -39,6 +39,7 @@ from nexus_tasks.idempotency.producer.result import RunResult
 from nexus_tasks.idempotency.task import add_tasks
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
+from nexus_tasks.importing import PAUSE, Imports
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, cell_settings, load_settings, refuse_several
@@ -432,6 +433,18 @@ def _on_import_modules(sender: Celery, **_kwargs: object) -> None:
 _deployments: WeakSet[Deployment] = WeakSet()  # every deployment of this process; only forked children read the set
 
 
+def _before_fork() -> None:
+    """Take the lock :data:`_choosing` at a moment at which no other thread imports a module."""
+    imports = Imports()
+    while True:
+        _choosing.acquire()
+        # Another thread may need the lock for its import, so this one must not hold the lock while it waits.
+        if not imports.are_going_on():
+            return
+        _choosing.release()
+        time.sleep(PAUSE)
+
+
 def _reset_in_child() -> None:
     _choosing.release()
     for deployment in list(_deployments):
@@ -455,7 +468,7 @@ _default: Deployment | None = None
 _choosing = threading.RLock()
 # A fork takes the lock first. Otherwise another thread could hold the lock during the fork, and in the child the lock
 # would stay taken for ever.
-os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
 
 
 def default_deployment() -> Deployment:
