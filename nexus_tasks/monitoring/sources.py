@@ -184,6 +184,8 @@ def counters(totals: Mapping[str, int]) -> list[Sample]:
         found.append(Sample(f"nexus_{what}_seconds", (kind,), sums.get((what, kind), 0.0), tuple(counts)))
         if what == "wait":  # every run that begins has waited
             found.append(Sample("nexus_runs_begun_total", (kind,), sum(counts)))
+            if f"crashes|{kind}" not in totals:  # from 0 on, because no `increase` has a counter's first value
+                found.append(Sample("nexus_crashes_total", (kind,), 0.0))
     return found
 
 

@@ -311,6 +311,8 @@ def test_retries_crashes_and_restored_jobs_are_counted(here: Sandbox) -> None:
     claims.wait([claim], "retry", 0.0, retry=True)
     claims.sweep_due(10)
     claims.begin(request, "dead-2", lease=10, cap=1, gathers=False, published_at="")
+    found = samples_of(Monitor(here.deployment, shared=0))
+    assert found["nexus_crashes_total", "digest_session"] == 0, "a first value is no increase"
     claims.sweep_leases(10, attempts=5, token="sweep-1", lease=10, due_in=0, held_by="dead")
     found = samples_of(Monitor(here.deployment, shared=0))
     assert found["nexus_retries_total", "digest_session"] == found["nexus_crashes_total", "digest_session"] == 1

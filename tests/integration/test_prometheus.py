@@ -38,7 +38,7 @@ FIRES: dict[str, tuple[str, str, int]] = {
     "NexusMessageNotBegun": ("nexus_oldest_pending_seconds", "0+60x30", 12),
     "NexusDeadLetters": ("nexus_dead_letters", "0x10 1x20", 12),
     "NexusKindPaused": ('nexus_kind_paused{kind="derive_memory"}', "1x30", 6),
-    "NexusCrashes": ('nexus_crashes_total{kind="derive_memory"}', "0+1x30", 16),
+    "NexusCrashes": ('nexus_crashes_total{kind="derive_memory"}', "0x10 20x20", 12),
     "NexusHeldThreads": ('nexus_held_threads{worker="w"}', "1x30", 6),
     "NexusQuarantine": ("nexus_quarantined_messages", "3x10 4x20", 12),
     "NexusLoopStuck": ('nexus_process_loop_age_seconds{loop="nexus-sweep"}', "0+60x30", 4),
