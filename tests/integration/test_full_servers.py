@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.cli.checks.examine import examine
 from nexus_tasks.cognition import derive
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
@@ -73,14 +74,24 @@ class Disk:
         self._ballast.unlink()
 
 
+def postgres_disk() -> dict[str, Any]:
+    """What `nexus doctor` says of the disk of Postgres."""
+    return next(check for check in examine(canary=False)["checks"] if check["name"] == "postgres disk")
+
+
 def test_storage_does_not_answer_while_its_disk_is_full(own_servers: Path) -> None:
     """Postgres still connects and reads. Without a trial write, jobs would begin, fail and wait again and again."""
     with sandbox(embedded.ensure(own_servers)) as here:
         disk = Disk(own_servers)
         assert engine.storage.answers()
+        assert postgres_disk()["ok"]
         disk.fill()
         assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
         assert not engine.storage.answers()
+        told = postgres_disk()
+        assert not told["ok"]
+        assert "No space left on device" in told["found"]
+        assert told["remedy"].startswith("Free space on the database server's disk")
         disk.free()
         eventually(engine.storage.answers, within=20)
         assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "the trial write leaves no row"

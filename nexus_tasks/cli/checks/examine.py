@@ -84,10 +84,14 @@ def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     yield from found
     if not found[0].ok:
         return
+    writes = all(check.ok for check in found if check.name == "postgres writes")
     found = run_checks("schema", lambda: postgres.schema(where.database_url, embedded=settings.embedded), remedy)
     yield from found
     if found[0].ok:
-        yield from run_checks("rights", lambda: postgres.rights(where.database_url), remedy)
+        found = run_checks("rights", lambda: postgres.rights(where.database_url), remedy)
+        yield from found
+        if writes and found[0].ok:
+            yield from run_checks("postgres disk", lambda: postgres.room(where.database_url), remedy)
         needed = settings.namespaces is not None
         check = functools.partial(postgres.row_security, where.database_url, needed=needed)
         yield from run_checks("row security", check, remedy)

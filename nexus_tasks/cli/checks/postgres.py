@@ -182,6 +182,24 @@ def rights(url: str) -> Sequence[Check]:
     return [failed("rights", found, remedy)]
 
 
+def room(url: str) -> Sequence[Check]:
+    """Check by a trial write that Postgres has disk space. With a full disk it still accepts connections and reads.
+
+    Raises:
+        StorageUnavailable: the server takes no writes.
+    """
+    from nexus_tasks.storage import namespaces, tenancy
+    from nexus_tasks.storage.engine import Database
+
+    database = Database(url, pool_size=1)
+    try:
+        with tenancy.unlimited(), database.transaction() as tx:
+            namespaces.write_and_take_back(tx)
+    finally:
+        database.dispose()
+    return [passed("postgres disk", "a trial write succeeded")]
+
+
 def row_security(url: str, *, needed: bool) -> Sequence[Check]:
     """Check that row-level security protects namespaces from each other.
 
