@@ -13,16 +13,21 @@ from tests.sandbox import Sandbox, eventually
 
 @contextmanager
 def serve_process(
-    here: Sandbox, *options: str, host: str = "", within: Sequence[str] = (), **environment: str
+    here: Sandbox,
+    *options: str,
+    host: str = "",
+    within: Sequence[str] = (),
+    command: Sequence[str] = ("serve",),
+    **environment: str,
 ) -> Iterator[tuple[int, int]]:
     """Start ``nexus serve`` on a free port, and give its process id and the port. It is stopped at the end.
 
-    ``within`` is a command that starts the server.
+    ``within`` is a command that starts the server. ``command`` is another command of ``nexus`` that serves.
     """
     log = here.folder / "serve.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*within, sys.executable, "-m", "nexus_tasks.cli.main", "serve", f"{host}:0", *options],
+            [*within, sys.executable, "-m", "nexus_tasks.cli.main", *command, f"{host}:0", *options],
             env={**here.environment, **environment},
             cwd=here.folder,
             stdin=subprocess.DEVNULL,

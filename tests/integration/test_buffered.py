@@ -26,6 +26,7 @@ from nexus_tasks.services import buffer_entries, buffer_flush
 from nexus_tasks.storage import namespaces
 from tests import commandline
 from tests.commandline import nexus
+from tests.integration.serve_process import serve_process
 from tests.sandbox import Sandbox, app, eventually
 
 
@@ -550,3 +551,21 @@ def test_a_buffer_larger_than_is_read_at_once_is_stored_whole(
     assert (report.stored, report.sessions, len(report.damages)) == (135, 3, 1)
     assert set(said(here)) == texts
     assert not buffer.pending()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [(("serve",), ()), (("serve",), ("--processes", "2")), (("mcp", "--http"), ())],
+    ids=["http", "processes", "mcp"],
+)
+def test_a_server_stores_the_buffer_without_a_call_and_at_its_end(
+    here: Sandbox, command: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    """A container of a server has a folder of its own, without a worker. The next call may reach another container."""
+    with serve_process(here, *options, command=command, NEXUS_HTTP_TOKEN="x" * 40, NEXUS_MCP_TOKEN="y" * 40):
+        with away("NEXUS_DATABASE_URL"):
+            assert Nexus().ingest("acme", "s", turns("The ferry to Delos is late.")).buffered == 1
+        eventually(lambda: said(here) == ["The ferry to Delos is late."], within=30)
+        with away("NEXUS_DATABASE_URL"):
+            assert Nexus().ingest("acme", "s", turns("It leaves at noon.")).buffered == 1
+    assert said(here) == ["The ferry to Delos is late.", "It leaves at noon."]

@@ -21,6 +21,7 @@ from nexus_tasks.integrations.http.application import SETTING, application
 from nexus_tasks.integrations.http.browser.visit import Visit
 from nexus_tasks.integrations.serving.access import check_strength
 from nexus_tasks.integrations.serving.listening import LOOPBACK, address, bound, configuration, is_loopback, shown
+from nexus_tasks.integrations.serving.storing import StoresBuffer
 from nexus_tasks.services.cells.tokens import checker_of
 from nexus_tasks.types import TOKEN_SCOPES
 
@@ -64,7 +65,7 @@ def serve(
         listening(f"http://{shown(host)}:{listener.getsockname()[1]}")
         if processes == 1:
             load()
-            uvicorn.Server(configuration(app)).run(sockets=[listener])
+            uvicorn.Server(configuration(StoresBuffer(app, nexus))).run(sockets=[listener])
         else:
             made = functools.partial(of_the_environment, named)
             config = configuration(made, factory=True, workers=processes, timeout_worker_healthcheck=START_WITHIN)
@@ -76,7 +77,8 @@ def of_the_environment(hosts: Sequence[str] | None) -> ASGIApp:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     nexus = Nexus()
     load()
-    return application(nexus, _token(nexus), checker=checker_of(nexus.cells, nexus.deployment), hosts=hosts)
+    app = application(nexus, _token(nexus), checker=checker_of(nexus.cells, nexus.deployment), hosts=hosts)
+    return StoresBuffer(app, nexus)
 
 
 def _end_with_parent() -> None:

@@ -14,6 +14,7 @@ from nexus_tasks.integrations.serving.access import check_strength
 from nexus_tasks.integrations.serving.connections import BodyLimit
 from nexus_tasks.integrations.serving.listening import LOOPBACK, bound, configuration, is_loopback, shown
 from nexus_tasks.integrations.serving.problems import problem
+from nexus_tasks.integrations.serving.storing import StoresBuffer
 from nexus_tasks.integrations.serving.tokens import TokenRequired
 from nexus_tasks.integrations.serving.turns import Turns
 from nexus_tasks.services.access import TokenChecker
@@ -115,7 +116,7 @@ def serve(
         app = application(server, token, host, port, allowed=allowed, checker=checker)
         listening(f"http://{shown(host)}:{port}{PATH}")
         try:
-            uvicorn.Server(configuration(app)).run(sockets=[listener])
+            uvicorn.Server(configuration(StoresBuffer(app, server.memory.nexus))).run(sockets=[listener])
         finally:
             if checker is not None:
                 checker.write_refusals()
