@@ -40,4 +40,4 @@ def _held_by_others() -> list[Any]:
     me = threading.get_ident()
     locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     found = [lock for reference in list(locks.values()) if (lock := reference()) is not None]
-    return [lock for lock in found if lock.owner not in (None, me) and lock not in _endless]
+    return [lock for lock in found if getattr(lock, "owner", None) not in (None, me) and lock not in _endless]
