@@ -140,10 +140,16 @@ def test_a_message_of_a_million_characters_is_indexed_within_seconds(here: Sandb
 
 @pytest.mark.usefixtures("here")
 def test_words_without_a_space_between_them_are_found_whole() -> None:
-    names = [f"kiln{number}fired" for number in range(1_000)]  # a cut in a name would lose it
-    say("|".join(names), "<!-- The glaze is cobalt. --> Nothing is said here.")
+    names = [f"kiln{number}fired" for number in range(1_000)]
+    say("_".join(names), "<!-- The glaze is cobalt. --> Nothing is said here.")
     for word in (*names[::25], names[-1], "cobalt"):
         assert Nexus().search("acme", word, levels=["raw"], limit=1)[0].why["words"] > 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_message_of_a_hundred_thousand_different_words_is_stored_and_found_by_the_first() -> None:
+    say(" ".join(f"kiln{number}" for number in range(100_000)))
+    assert Nexus().search("acme", "kiln17", levels=["raw"], limit=1)[0].why["words"] > 0
 
 
 @pytest.mark.usefixtures("here")
