@@ -257,11 +257,12 @@ def store_buffer(
                 for first in range(0, len(segments), _AT_ONCE):
                     some = segments[first : first + _AT_ONCE]
                     namespace = some[0].agent
-                    if namespace not in report.locked and _store(deployment, buffer, some, report, briefly=briefly):
-                        continue
                     entries = sum(len(segment.entries) for segment in some)
-                    report.locked[namespace] = report.locked.get(namespace, 0) + entries
-                    report.note_kept(namespace)
+                    if namespace in report.kept and namespace not in report.locked:
+                        report.elsewhere += entries  # its other sessions would be refused, too
+                    elif namespace in report.locked or not _store(deployment, buffer, some, report, briefly=briefly):
+                        report.locked[namespace] = report.locked.get(namespace, 0) + entries
+                        report.note_kept(namespace)
             if sum(segment.size for segment in recovery.segments) < _READ_AT_ONCE:
                 return report
             known.update(segment.path for segment in recovery.segments)
