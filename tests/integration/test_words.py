@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 import pytest
@@ -147,9 +148,31 @@ def test_words_without_a_space_between_them_are_found_whole() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_values_of_json_and_csv_without_a_space_are_found_whole() -> None:
+    others = ",".join(f'"kiln{number}":"fired"' for number in range(40))
+    values = ["10.0.0.12", "2.11.4", "48.1371", "kiln@example.com"]
+    for kind, said in [
+        ("json", '{"ip":"10.0.0.12","version":"2.11.4","lat":48.1371,"email":"kiln@example.com",' + others + "}"),
+        ("csv", "kiln," * 100 + ",".join(values)),
+        ("html", "<table><tr>" + "<td>kiln</td>" * 40 + "".join(f"<td>{value}</td>" for value in values)),
+    ]:
+        say(said, "Nothing is said here.", namespace=kind)
+        for value in values:
+            assert Nexus().search(kind, value, levels=["raw"], limit=1)[0].why["words"] > 0, (kind, value)
+
+
+@pytest.mark.usefixtures("here")
 def test_a_message_of_a_hundred_thousand_different_words_is_stored_and_found_by_the_first() -> None:
     say(" ".join(f"kiln{number}" for number in range(100_000)))
     assert Nexus().search("acme", "kiln17", levels=["raw"], limit=1)[0].why["words"] > 0
+
+
+@pytest.mark.usefixtures("here")
+def test_a_message_that_the_parts_of_its_identifiers_make_too_large_is_stored() -> None:
+    bits = Random(7).getrandbits
+    urls = [f"https://h{bits(20):x}.example.com/p{bits(30):x}/f{bits(30):x}.html" for _ in range(20_000)]
+    say("\n".join(urls)[: 10**6])
+    assert Nexus().search("acme", urls[0], levels=["raw"], limit=1)[0].why["words"] > 0
 
 
 @pytest.mark.usefixtures("here")

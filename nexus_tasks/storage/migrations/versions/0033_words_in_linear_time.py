@@ -17,29 +17,37 @@ down_revision = "0032"
 branch_labels = None
 depends_on = None
 
-# The signs of paths and addresses, which end a word when 200 characters have no space between them. A common address
-# stays whole.
+# The signs of paths and addresses, which end a word when 200 characters have no space and no other end between them. A
+# common address stays whole.
 _SIGNS = "_~@/."
+# A path or an address ends at these signs, which JSON, CSV and HTML without spaces have between two values.
+_ENDS = r"""[][(){}>"'`,;|\\]""".replace("'", "''")
 # Postgres takes at most 1,048,575 bytes of words. A shorter text has fewer, and a question is shorter.
 _MAY_BE_TOO_MUCH = 400_000
+_ROOM_FROM = 900_000  # bytes of words; `search_terms` adds the parts of identifiers, which come to about 100,000 bytes
 _PARSED = rf"""
 CREATE FUNCTION parsed_words(language regconfig, said text) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $body$
-DECLARE plain text := replace(said, '<!--', '<! ');
+DECLARE plain text := replace(said, '<!--', '<! '); made tsvector;
 BEGIN
     IF plain ~ '[^[:space:]]{{200}}' THEN
         SELECT string_agg(
-                   CASE WHEN length(word) < 200 THEN word ELSE translate(word, '{_SIGNS}', '{" " * len(_SIGNS)}') END,
-                   ' ' ORDER BY place
+                   CASE WHEN length(part) < 200 THEN part ELSE translate(part, '{_SIGNS}', '{" " * len(_SIGNS)}') END,
+                   ' ' ORDER BY place, place_in_word
                ) INTO plain
-        FROM unnest(string_to_array(translate(plain, E'\n\r\t', '   '), ' ')) WITH ORDINALITY AS listed (word, place);
+        FROM unnest(string_to_array(translate(plain, E'\n\r\t', '   '), ' ')) WITH ORDINALITY AS listed (word, place)
+        CROSS JOIN LATERAL unnest(
+            CASE WHEN length(word) < 200 THEN ARRAY[word]
+                 ELSE string_to_array(regexp_replace(word, '{_ENDS}', '\& ', 'g'), ' ') END
+        ) WITH ORDINALITY AS parts (part, place_in_word);
     END IF;
     WHILE octet_length(plain) > {_MAY_BE_TOO_MUCH} LOOP
         BEGIN
-            RETURN to_tsvector(language, plain);
-        EXCEPTION WHEN program_limit_exceeded THEN
-            plain := left(plain, length(plain) / 2);
+            made := to_tsvector(language, plain);
+            IF pg_column_size(made) - 4 * length(made) < {_ROOM_FROM} THEN RETURN made; END IF;
+        EXCEPTION WHEN program_limit_exceeded THEN NULL;
         END;
+        plain := left(plain, length(plain) / 2);
     END LOOP;
     RETURN to_tsvector(language, plain);
 END $body$
