@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
-import random
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -296,8 +295,10 @@ def test_no_filter_breaks_the_search() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_text_that_cannot_be_indexed_is_the_caller_s_fault_and_not_postgres_s() -> None:
+    """Its words leave no room for the pairs of its characters."""
+    random, signs = Random(14), [chr(sign) for sign in range(0x4E00, 0x9FFF)]
     with pytest.raises(InvalidInput, match="larger than Postgres takes"):
-        talk(base64.urlsafe_b64encode(random.Random(14).randbytes(740_000)).decode(), observers=[])
+        talk(" ".join("".join(random.choices(signs, k=4)) for _ in range(150_000)), observers=[])
 
 
 @pytest.mark.usefixtures("here")
