@@ -1,4 +1,4 @@
-"""A namespace that the tests of moving move between two cells, and what they ask of it."""
+"""The two cells and the namespace ``acme`` of the tests that move a namespace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The machine of cells, whose operator also restores the database of one cell and does what ``prepare`` then says.
+"""The random machine of cells, with one more step: restore the database of one cell, and do what ``prepare`` then says.
 
-A restored cell has lost what came after its backup, and what was erased after it is back. A namespace that lives in
-another cell must stay whole. At the end every namespace must be usable, movable, and in one cell.
+A restored cell is as at its backup: later messages are lost, and messages that were erased later are there again. A
+namespace that lives in another cell must stay whole. At the end every namespace must be usable, movable, and in one
+cell.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class RestoringMachine(Machine):
         )
 
     def restore_cell(self) -> None:
-        """Restore a cell's database as an operator does: every process starts anew, and ``prepare`` says what to do."""
+        """Restore a cell's database, start every process anew, and do what ``prepare`` says."""
         if not self.backups:
             return
         name = self.luck.choice(sorted(self.backups))

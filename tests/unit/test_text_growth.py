@@ -32,13 +32,13 @@ _number = count()
 
 
 def functions() -> Iterator[tuple[str, Callable[[str], Any]]]:
-    """Each public function of the rooms whose only argument that it needs is a text that may have been stored."""
+    """The public functions of :data:`ROOMS` that can be called with a stored text alone, by their names."""
     for room in ROOMS:
         path = ROOT / room
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]:
             name = ".".join(("nexus_tasks", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
             for known, found in sorted(vars(importlib.import_module(name)).items()):
-                if known.startswith("_"):  # a public function calls it with what it can read
+                if known.startswith("_"):  # it may expect a text that a public function has prepared
                     continue
                 function = inspect.unwrap(found) if callable(found) else None
                 if not inspect.isfunction(function) or function.__module__ != name:

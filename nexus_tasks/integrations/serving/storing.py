@@ -23,7 +23,7 @@ PATIENCE = 5.0  # seconds for which a server that ends waits until the buffer is
 
 
 class StoresBuffer:
-    """ASGI middleware whose thread stores the buffer every 5 s, and once more when the server ends."""
+    """ASGI middleware with a thread. The thread stores the buffer every 5 s, and once more when the server ends."""
 
     def __init__(self, app: ASGIApp, nexus: Nexus) -> None:
         self.app = app
