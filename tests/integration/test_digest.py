@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from nexus_tasks.cognition.digest import window
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import sessions
 from tests.integration.inline import NAMESPACE, dump, job_context, pending, say, time_passes, waiting, work
-from tests.sandbox import Sandbox
+from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, faults
 from tests.standin.answers import TOLD
 
@@ -153,6 +154,32 @@ def test_a_request_that_comes_during_the_run_is_answered_by_a_run_after_it(claud
     assert standing(here) == [("long", "The second one.", 2, 0), ("short", "1 lines", 2, 0)]
     assert here.sql("SELECT * FROM digest_requests") == []
     assert (pending(), waiting()) == ([c for c in pending() if c.kind != "digest_session"], [])
+
+
+def test_an_end_during_the_first_look_of_a_run_is_answered_by_a_run_after_it(
+    claude: Claude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message and an end of its session, committed after the run has read the session and before the run reads the
+    requests. The process of the end may die before it claims the job. So the request itself must stay.
+    """
+    here = claude()
+    say("The first one.")
+    assert ask("manual_digest") == "completed"
+    look, blocked = digest_job.digest_requests.pending, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as process:
+        ends = list[Future[object]]()
+
+        def meanwhile(*given: Any) -> Any:
+            if not ends:
+                ends.append(process.submit(say, "The second one.", end=True))
+                eventually(lambda: ends[0].done() or here.sql(blocked))
+            return look(*given)
+
+        monkeypatch.setattr(digest_job.digest_requests, "pending", meanwhile)
+        outcome, _ = digest.digest(default_deployment().resources, job_context(), "chat", force=True, rebuild=False)
+        ends[0].result(60)
+    assert outcome.status == "unchanged"
+    assert here.sql("SELECT reason FROM digest_requests") == [("session_end",)]
 
 
 # --- from what --------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def digest(
         Erased: the model was shown a memory that has been erased. The job runs again.
     """
     with resources.database.transaction() as tx:
-        session = sessions.find(tx, job.namespace_id, session_key)
+        session = sessions.find(tx, job.namespace_id, session_key, lock=True)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
         # The reasons are also read from Postgres, because Redis may have lost the flags of the request.
