@@ -184,30 +184,33 @@ def clear(
 ) -> None:
     """Delete entries that are not stored yet. Their messages are lost. Stored messages and the quarantine stay."""
     buffer = _buffer()
-    lost = [
-        one
-        for one in _sessions(buffer)
-        if one["deployment"] in ("", buffer.deployment)
-        and namespace in (None, one["agent"])
-        and session in (None, one["session"])
-    ]
-    if not lost and (namespace is not None or session is not None):
+
+    def chosen(agent: str, key: str) -> bool:
+        return _may_see(agent) and namespace in (None, agent) and session in (None, key)
+
+    own = (one for one in _sessions(buffer) if one["deployment"] in ("", buffer.deployment))
+    if not (namespace is session is None or any(chosen(one["agent"], one["session"]) for one in own)):
         raise NotFound("The buffer has no such session.", remedy="See `nexus buffer list`.")
-    entries = sum(one["entries"] for one in lost)
-    count, of = words.count(entries, "entry", "entries"), words.count(len(lost), "session")
+    # Only these segments are deleted: an entry that arrives during the question was not in it.
+    recovery = buffer.recover(None if namespace is None else {namespace})
+    lost = [segment for segment in recovery.segments if chosen(segment.agent, segment.session)]
+    entries = sum(len(segment.entries) for segment in lost)
+    sessions = len({(segment.agent, segment.session) for segment in lost})
+    of = words.count(sessions, "session")
     if entries and not yes:
+        waiting = f"{words.count(entries, 'entry', 'entries')} of {of} {'is' if entries == 1 else 'are'} not stored yet"
         if json or not sys.stdin.isatty():
             raise InvalidInput(
-                f"{count} of {of} are not stored yet and would be lost.",
+                f"{waiting} and would be lost.",
                 remedy="Store them with `nexus buffer flush`, or delete them with `nexus buffer clear --yes`.",
             )
-        typer.confirm(f"{count} of {of} are not stored yet. Delete them? Their messages are lost.", abort=True)
-    for one in lost:
-        buffer.clear(one["agent"], one["session"])
+        typer.confirm(f"{waiting}. Delete {'it' if entries == 1 else 'them'}? Their messages are lost.", abort=True)
+    deleted = buffer.acknowledge(lost)  # a worker may have stored some of them meanwhile
     if json:
-        emit({"entries": entries, "sessions": len(lost)})
+        emit({"entries": deleted, "sessions": sessions})
     else:
-        print(f"{count} of {of} deleted.")
+        print(f"{words.count(deleted, 'entry', 'entries')} of {of} deleted.")
+        _warn_of_damages([damage for damage in recovery.damages if chosen(damage.agent, damage.session)])
 
 
 @app.command()

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, worker
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer.session import SessionFiles
+from nexus_tasks.cli import buffer as buffer_commands
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.errors import Transient
 from nexus_tasks.services import buffer_entries, buffer_flush
@@ -301,6 +303,26 @@ def test_a_cleared_buffer_has_asked_and_said_what_is_lost(here: Sandbox, buffer:
     assert run("buffer", "status")["entries"] == 1
     buffer_flush.store_buffer(default_deployment())
     assert said(here) == ["kept"]
+
+
+def test_an_entry_that_arrives_during_the_question_is_not_deleted(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buffer.append("acme", "chat", "one")
+    asked = list[str]()
+
+    def meanwhile(question: str, **_: object) -> bool:
+        asked.append(question)
+        buffer.append("acme", "chat", "two")
+        return True
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", meanwhile)
+    buffer_commands.clear()
+    assert [question.partition(".")[0] for question in asked] == ["1 entry of 1 session is not stored yet"]
+    assert "1 entry of 1 session deleted" in capsys.readouterr().out
+    buffer_flush.store_buffer(default_deployment())
+    assert said(here) == ["two"]
 
 
 def test_a_session_that_ended_and_went_on_is_open(here: Sandbox, buffer: SessionBuffer) -> None:
