@@ -70,21 +70,29 @@ class Watched:
 
 
 @contextmanager
-def watched() -> Iterator[Watched]:
-    """Start them; ends them."""
+def pair() -> Iterator[Watched]:
+    """Start a server and its replica, without a Sentinel; ends them."""
     one = Watched(Path(tempfile.mkdtemp(prefix="nexus-sentinel-")))
     common = f'requirepass "{PASSWORD}"\nmasterauth "{PASSWORD}"\nmaxmemory-policy noeviction\nsave ""'
     try:
         master = one.start(common)
         one.start(f"{common}\nreplicaof 127.0.0.1 {master}\nrepl-diskless-sync-delay 0")
-        one.sentinel = one.start(
-            f"sentinel monitor {MASTER} 127.0.0.1 {master} 1\nsentinel auth-pass {MASTER} {PASSWORD}\n"
-            f"sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 5000",
-            "--sentinel",
-        )
         yield one
     finally:
         for _, process in one.servers:
             process.kill()
             process.wait()
         shutil.rmtree(one.folder, ignore_errors=True)
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Start a server, its replica, and a Sentinel that watches both; ends them."""
+    with pair() as one:
+        master = one.servers[0][0]
+        one.sentinel = one.start(
+            f"sentinel monitor {MASTER} 127.0.0.1 {master} 1\nsentinel auth-pass {MASTER} {PASSWORD}\n"
+            f"sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 5000",
+            "--sentinel",
+        )
+        yield one

@@ -86,6 +86,11 @@ class Script:
 
         try:
             return connection.retry.call_with_retry(ask, lambda _: connection.disconnect())
+        except redis.exceptions.ResponseError as error:
+            if takes_no_writes(error):
+                # After a failover behind a proxy, this connection stays with the former primary. A new one does not.
+                connection.disconnect()
+            raise
         finally:
             pool.release(connection)
 

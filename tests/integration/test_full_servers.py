@@ -8,12 +8,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -26,11 +27,13 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import access
+from tests import sentinel
 from tests.databases import make_template
 from tests.integration import inline
 from tests.integration.http_client import api, as_token, ok
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually, sandbox
+from tests.silence import proxy
 
 POOLS = [pytest.param(("threads", 4), id="threads"), pytest.param(("processes", 2), id="prefork")]
 
@@ -251,6 +254,21 @@ def test_a_replica_that_has_lost_its_primary_is_told_with_what_helps(own_servers
             client.replicaof("NO", "ONE")
             client.config_set("replica-serve-stale-data", "yes")
         assert "primary" in refused.value.remedy
+
+
+def test_a_process_connects_anew_when_redis_takes_no_writes(deploy: Callable[..., Sandbox]) -> None:
+    """Connections to a former primary stay open behind a proxy. Before, a process used them until it ended."""
+    with sentinel.pair() as pair, proxy(pair.servers[0][0]) as address:
+        first, second = (pair.client(port) for port, _ in pair.servers)
+        deploy(NEXUS_REDIS_URL=f"redis://:{quote(sentinel.PASSWORD)}@127.0.0.1:{address.port}/1")
+        assert play.delay(name="before").id
+        assert first.wait(1, 30_000) == 1
+        second.replicaof("NO", "ONE")
+        first.replicaof("127.0.0.1", str(pair.servers[1][0]))
+        address.target = pair.servers[1][0]
+        with pytest.raises(QueueUnavailable, match="takes no writes"):
+            play.delay(name="refused")
+        assert play.delay(name="taken").id
 
 
 def test_a_statement_that_postgres_ends_is_told_with_what_helps(here: Sandbox) -> None:
