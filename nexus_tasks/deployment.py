@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from celery import Celery, signals
 
+from nexus_tasks import forks
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cells_file import read_cells
 from nexus_tasks.config import CeleryConfig, Overridden, add_queues, add_queues_and_schedule
@@ -100,10 +101,14 @@ class _Once(Generic[T]):
     def __get__(self, deployment: Any, owner: type) -> Any:
         if deployment is None:
             return self
-        with deployment._making:
-            if self._name not in deployment._made:
-                deployment._made[self._name] = self._make(deployment)
-            return deployment.__dict__.setdefault(self._name, deployment._made[self._name])
+        forks.check()
+        try:
+            return deployment._made[self._name]
+        except KeyError:
+            with deployment._making:
+                if self._name not in deployment._made:
+                    deployment._made[self._name] = self._make(deployment)
+                return deployment._made[self._name]
 
 
 class Deployment:
@@ -385,6 +390,7 @@ class Deployment:
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
         """The deployment's only object of the class ``factory``, made at the first call. Caches are such objects."""
+        forks.check()
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -404,7 +410,6 @@ class Deployment:
                 self.database.dispose()
             for name in self._made.keys() - {"app"}:
                 del self._made[name]
-                self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
         """Forget the parent's connections, locks and threads in a forked child. The next use makes new ones.
@@ -417,8 +422,6 @@ class Deployment:
         if "engine" in made:
             made["engine"].holder.leave_to_parent()
         self._inherited += [made, local]
-        for name in made:
-            self.__dict__.pop(name, None)
         self._start_afresh()
         if app is not None:
             self._made["app"] = app
@@ -446,7 +449,6 @@ def _before_fork() -> None:
 
 
 def _reset_in_child() -> None:
-    _choosing.release()
     for deployment in list(_deployments):
         deployment._after_fork()
 
@@ -468,7 +470,8 @@ _default: Deployment | None = None
 _choosing = threading.RLock()
 # A fork takes the lock first. Otherwise another thread could hold the lock during the fork, and in the child the lock
 # would stay taken for ever.
-os.register_at_fork(before=_before_fork, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_choosing.release, after_in_child=_choosing.release)
+forks.after_in_child(_reset_in_child)
 
 
 def default_deployment() -> Deployment:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
+
+from nexus_tasks import forks
 
 ClientT = TypeVar("ClientT")
 
@@ -71,5 +72,4 @@ def _after_fork() -> None:
         holder.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+forks.after_in_child(_after_fork)

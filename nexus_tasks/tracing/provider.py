@@ -19,6 +19,8 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any
 
+from nexus_tasks import forks
+
 log = logging.getLogger(__name__)
 
 FLUSH_WITHIN = 2.0  # seconds that the end of a process waits for its last spans to be sent
@@ -143,4 +145,4 @@ def _exporter(name: str) -> Any:
 
 _own = _OwnProvider()
 _tracers: dict[Any, Any] = {}  # the provider of the last call, and its tracer
-os.register_at_fork(after_in_child=_own.after_fork)
+forks.after_in_child(_own.after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -295,10 +296,10 @@ def test_messages_go_to_the_claims_deployment_whichever_application_is_current(p
 
 
 # --- forks ------------------------------------------------------------------------------------------------------------
-def in_child(function: Callable[[], Any]) -> Any:
+def in_child(function: Callable[[], Any], fork: Callable[[], int] = os.fork) -> Any:
     """What ``function`` returns in a forked child; fails with its error, or when it takes too long."""
     ours, theirs = os.pipe()
-    if pid := os.fork():
+    if pid := fork():
         os.close(theirs)
         timer = threading.Timer(CHILD_SECONDS, os.kill, (pid, 9))
         timer.start()
@@ -374,6 +375,25 @@ def test_a_forked_child_has_its_own_connections_in_both(pair: Pair) -> None:
         assert "I live in Porto after the fork." in facts(here)
         assert f"I work in {CITY[name]}." in facts(here)
         assert here.sql("SELECT count(*) FROM dead_letters") == [(0,)]
+
+
+def test_a_child_whose_fork_python_does_not_know_of_has_its_own_connections(pair: Pair) -> None:
+    """uWSGI forks its workers so."""
+    deployment = pair[0].deployment
+    say(deployment, SAID["a"], session="before")
+    before, fork = connections(deployment), ctypes.PyDLL(None).fork
+
+    def child() -> list[Any]:
+        found = connections(deployment)
+        say(deployment, "I work in Faro.", session="child")
+        return [found, deployment.engine.heartbeat._thread is None]
+
+    for _ in range(2):
+        numbers, has_no_thread = in_child(child, fork)
+        assert not {*numbers} & {*before}
+        assert has_no_thread
+    assert connections(deployment) == before
+    assert [one.content for one in Nexus(deployment).session(NAMESPACE, "child").said] == ["I work in Faro."]
 
 
 def test_a_forked_child_publishes_while_its_parent_uses_every_connection_of_the_pool(pair: Pair) -> None:
