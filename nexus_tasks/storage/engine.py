@@ -171,8 +171,26 @@ class Database:
             names = tenancy.limit()
             if names is not None and self._has_row_security(session):
                 tenancy.apply(session, names, reading=reading)
-            with _read_only_explained(session):
+            with self._read_only_left(session):
                 yield session
+
+    @contextmanager
+    def _read_only_left(self, session: Transaction) -> Iterator[None]:
+        """After a write that Postgres refuses, find out why, and connect anew when the server takes no writes.
+
+        A connection that was made to a standby, or to a former primary behind a proxy, stays there for as long as it is
+        used. A new connection may reach the primary.
+        """
+        try:
+            yield
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == "25006":
+                if LEAVING in session.info:
+                    reason = f"The namespace {session.info[LEAVING]} is moving to another cell."
+                    raise NamespaceMoving(reason) from None
+                session.connection().invalidate()
+                self.dispose()
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -233,19 +251,8 @@ class Database:
             yield connection
 
     def dispose(self) -> None:
-        """Close every pooled connection."""
+        """Close every pooled connection. One that is in use is closed after its use."""
         self.engine.dispose()
-
-
-@contextmanager
-def _read_only_explained(session: Transaction) -> Iterator[None]:
-    """Say of a write that Postgres refuses whether it is of a namespace that moves to another cell."""
-    try:
-        yield
-    except DBAPIError as error:
-        if LEAVING in session.info and getattr(error.orig, "sqlstate", None) == "25006":
-            raise NamespaceMoving(f"The namespace {session.info[LEAVING]} is moving to another cell.") from None
-        raise
 
 
 INDEX_READS = 100  # vectors that a search in a vector index reads; a statement may set a lower number

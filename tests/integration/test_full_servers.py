@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from nexus_tasks import Nexus, embedded
+from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.cli.checks.examine import examine
 from nexus_tasks.cognition import derive
 from nexus_tasks.embedded import ServerAddresses
@@ -28,7 +28,7 @@ from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import access
 from tests import sentinel
-from tests.databases import make_template
+from tests.databases import administer, make_template
 from tests.integration import inline
 from tests.integration.http_client import api, as_token, ok
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
@@ -121,6 +121,18 @@ def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> Non
         assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
         assert not engine.storage.answers()
     assert engine.storage.answers()
+
+
+def test_a_process_connects_anew_when_postgres_takes_no_writes(here: Sandbox) -> None:
+    """Connections to a former primary stay open behind a proxy. Before, a process used them for half an hour."""
+    nexus = Nexus(here.deployment)
+    nexus.ingest("acme", "shop", [Message(content="It opens in June.", author="ann", id="before")])
+    with database_with(here, "default_transaction_read_only", "on"):
+        assert nexus.ingest("acme", "shop", [Message(content="It opens in July.", author="ann", id="during")]).buffered
+        administer(here.servers, f'ALTER DATABASE "{here.database_name}" RESET default_transaction_read_only')
+        for _ in range(2):  # the first one may be refused on an old connection
+            nexus.ingest("acme", "shop", [Message(content="It opens in May.", author="ann", id="after")])
+        assert here.sql("SELECT external_id FROM memories ORDER BY seq") == [("before",), ("during",), ("after",)]
 
 
 def test_tokens_open_a_postgres_that_only_reads(here: Sandbox) -> None:
