@@ -68,6 +68,8 @@ def working_folder(home: Path) -> Path:
 def _as_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if isinstance(value, tuple):
+        return ",".join(value)
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
