@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from nexus_tasks.types.unicode_form import nfc
@@ -165,6 +166,51 @@ def _content(word: str) -> str:
     if word[0].isdigit():
         return _GROUPED.sub("", word)
     return stem(word.removesuffix("'s"))
+
+
+# Thai, Lao, Burmese and Khmer have no spaces between words, and a single letter says nothing.
+_UNDIVIDED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_RUN = re.compile(rf"[{_SPACELESS}]{{2,}}+")
+# By script: the letters that may stand before a word, such as an article, and the letters of its shortest form.
+_AROUND = (
+    (re.compile("[\uac00-\ud7a3]"), 1, 2),  # Korean
+    (re.compile("[\u0590-\u06ff]"), 3, 3),  # Hebrew and Arabic
+    (re.compile("[^\x00-\x7f]"), 0, 3),
+)
+_ASCII = 0, 4
+_ENDING = 3  # letters that an ending may have; like the figures above chosen by hand, not measured
+
+
+def word_forms(text: str) -> set[str]:
+    """The content words of ``text``, and with ``~`` before them the parts that other forms of a word have too.
+
+    One text says "Ивана" or "김철수입니다", and another one "Иван" or "김철수는". So the parts of a word are the word
+    without up to three letters of its end. The parts of scripts without spaces are pairs of neighbouring characters,
+    and groups of three letters of Thai and the like. Words that only begin alike may have a part in common, too.
+    """
+    found = set[str]()
+    for word in content_words(text):
+        found.add(word)
+        found.update(_parts(word) if len(word) <= _LONGEST_STEMMED else _parts.__wrapped__(word))
+    for run in _RUN.findall(_lower(text)):
+        found.update(f"~{first}{second}" for first, second in pairwise(run))
+    return found
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _parts(word: str) -> frozenset[str]:
+    if any(map(str.isdigit, word)):
+        return frozenset()
+    if _UNDIVIDED.search(word):
+        return frozenset(f"~{word[at : at + 3]}" for at in range(len(word) - 2))
+    before, shortest = next((around for script, *around in _AROUND if script.search(word)), _ASCII)
+    return frozenset(
+        f"~{part[first:last]}"
+        for part in word.split("'")  # Mehmet'in, d'Ivan
+        for first in range(before + 1)
+        for last in range(len(part) - _ENDING, len(part) + 1)
+        if last - first >= shortest
+    )
 
 
 def meaning_markers(text: str) -> list[str]:

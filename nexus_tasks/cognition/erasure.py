@@ -14,7 +14,7 @@ from nexus_tasks.storage import batches, derivations, erased_ids, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import cascade, context, removing, targets
 from nexus_tasks.storage.models import Memory
-from nexus_tasks.text import content_words
+from nexus_tasks.text import word_forms
 
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
 # Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
@@ -135,13 +135,13 @@ def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection
     one of the ``left`` sources or the name of the fact's author contains the word. A word that no source contains does
     not count.
     """
-    return _words_of_lost(fact, lost, left).isdisjoint(content_words(fact.content))
+    return _words_of_lost(fact, lost, left).isdisjoint(word_forms(fact.content))
 
 
 def _told_by_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> dict[str, Any]:
     """The columns of a fact that stays, without what only its ``lost`` sources tell: labels, and a time."""
     gone = _words_of_lost(fact, lost, left)
-    labels = [label for label in fact.labels if gone.isdisjoint(content_words(label))]
+    labels = [label for label in fact.labels if gone.isdisjoint(word_forms(label))]
     changed: dict[str, Any] = {} if labels == fact.labels else {"labels": labels}
     told = fact.event_from, fact.event_to
     if told in _times(lost) and told not in _times((fact, *left)):
@@ -151,7 +151,7 @@ def _told_by_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memor
 
 def _words_of_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> set[str]:
     """The content words of the ``lost`` sources of a fact that neither the others nor the author's name have."""
-    known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))
+    known = {word for source in left for word in _words(source)} | word_forms(fact.author or "")
     return {word for source in lost for word in _words(source)} - known
 
 
@@ -160,5 +160,5 @@ def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime 
     return {(span.begin, span.end) for span in spans if span is not None}
 
 
-def _words(source: Memory) -> list[str]:
-    return content_words(f"{source.author or ''} {source.content}")
+def _words(source: Memory) -> set[str]:
+    return word_forms(f"{source.author or ''} {source.content}")

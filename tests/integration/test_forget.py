@@ -407,6 +407,32 @@ def test_a_fact_with_words_of_an_erased_message_that_it_does_not_cite_is_derived
     assert traces(here) == []
 
 
+@pytest.mark.parametrize("cites_it", [True, False])
+@pytest.mark.parametrize(
+    ("erased", "left", "name", "likes"),
+    [
+        pytest.param("Вчера я видел Ивана.", "Он любит кофе.", "Иван", " любит кофе", id="Russian"),
+        pytest.param("Spotkałem Adama.", "On lubi kawę.", "Adam", " lubi kawę", id="Polish"),
+        pytest.param("Dün Mehmet'le tanıştım.", "Kahve seviyor.", "Mehmet", " kahve seviyor", id="Turkish"),
+        pytest.param("저는 김철수입니다.", "그는 커피를 좋아해요.", "김철수", "는 커피를 좋아한다", id="Korean"),
+        pytest.param("נתתי ליוסף ספר.", "הוא אוהב קפה.", "יוסף", " אוהב קפה", id="Hebrew"),
+        pytest.param("ฉันชื่อสมชายครับ", "เขาชอบกาแฟ", "สมชาย", "ชอบกาแฟ", id="Thai"),
+        pytest.param("我叫王明。", "他明天去见国王，喜欢咖啡。", "王明", "喜欢咖啡", id="Chinese"),
+        pytest.param("タナカに会った。", "彼はカタログとバナナが好き。", "タナカ", "はバナナが好き", id="Japanese"),
+    ],
+)
+def test_a_fact_with_a_word_of_an_erased_message_in_another_form_goes(
+    claude: Any, standin: StandIn, erased: str, left: str, name: str, likes: str, cites_it: bool
+) -> None:
+    claude()
+    first, second = say(erased, left)
+    standin.answer("derive", lambda _: observations((name + likes, [first, second][not cites_it :])))
+    work("derive_memory")
+    assert [fact.content for fact in facts()] == [name + likes]
+    assert len(Nexus().forget(NAMESPACE, memory_id=first).requeued) == 1
+    assert facts() == []
+
+
 def test_an_insight_with_words_of_an_erased_fact_on_which_it_does_not_rest_goes(claude: Any, standin: StandIn) -> None:
     here = claude(NEXUS_REFLECT_MIN_NEW="1000")
     drinks = ("tea", "coffee", "water", "milk", SECRET)
@@ -1076,13 +1102,13 @@ def test_a_message_is_read_once_although_many_facts_cite_it(
     standin.answer("derive", lambda _: observations(*told))
     work("derive_memory")
     assert len(facts()) == 4
-    read, split = list[str](), context.content_words
+    read, split = list[str](), context.word_forms
 
-    def reading(said: str) -> list[str]:
+    def reading(said: str) -> set[str]:
         read.append(said)
         return split(said)
 
-    monkeypatch.setattr(context, "content_words", reading)
+    monkeypatch.setattr(context, "word_forms", reading)
     Nexus().forget(NAMESPACE, memory_id=target)
     assert facts() == []
     assert sum("Wind!" in one for one in read) == 2  # as a source, and as a message near the erased one

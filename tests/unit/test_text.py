@@ -235,3 +235,17 @@ def test_a_word_of_a_million_letters_keeps_no_other_thread_from_stemming() -> No
     began = time.perf_counter()
     assert text.content_words("eyj" * 300_000 + " running") == ["eyj" * 300_000, "run"]
     assert time.perf_counter() - began < 5
+
+
+def test_forms_of_a_word_have_a_part_in_common() -> None:
+    for one, other in [
+        ("Ивана", "Иван"),
+        ("Mehmet'in", "Mehmet"),
+        ("김철수입니다", "철수야"),
+        ("ליוסף", "יוסף"),
+        ("王明", "我叫王明"),
+    ]:
+        assert text.word_forms(one) & text.word_forms(other), (one, other)
+    assert "mark" in text.word_forms("Mark") - text.word_forms("market")
+    assert not text.word_forms("v3.11") & text.word_forms("v3.12")
+    assert "~王明" in text.word_forms("王明") - text.word_forms("他明天去见国王")

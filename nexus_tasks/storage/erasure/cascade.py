@@ -16,7 +16,7 @@ from nexus_tasks.storage.erasure.context import insights_with_words_of, words_of
 from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
-from nexus_tasks.text import content_words
+from nexus_tasks.text import word_forms
 from nexus_tasks.types import standing_rank
 
 # A function of a fact, its lost sources and its remaining sources. It returns whether the remaining sources alone
@@ -129,7 +129,7 @@ def _clear_labels(cascade: Cascade, fact: Memory, words: Collection[str]) -> Non
     """Note that a fact which stays loses the labels that have one of the ``words``."""
     cleared = cascade.cleared.get(fact.id, {})
     labels = cleared.get("labels", fact.labels)
-    left = [label for label in labels if set(content_words(label)).isdisjoint(words)]
+    left = [label for label in labels if word_forms(label).isdisjoint(words)]
     if left != labels:
         cascade.cleared[fact.id] = cleared | {"labels": left}
 
@@ -152,7 +152,7 @@ def _clear_corrections(tx: Transaction, cascade: Cascade) -> None:
     for fact in corrections:
         left = [source for source in sources[fact.id] if source.id not in cascade.memories]
         known = " ".join([fact.author or "", *(f"{source.author or ''} {source.content}" for source in left)])
-        _clear_labels(cascade, fact, gone.difference(content_words(known)))
+        _clear_labels(cascade, fact, gone.difference(word_forms(known)))
 
 
 def _add_worded(
@@ -172,7 +172,7 @@ def _add_worded(
     found = tx.scalars(select(Memory).where(among(Memory.id, worded)).order_by(Memory.id).with_for_update()).all()
     sources, _ = _sources(tx, [fact.id for fact in found])
     for fact in found:
-        if worded[fact.id].isdisjoint(content_words(fact.content)):
+        if worded[fact.id].isdisjoint(word_forms(fact.content)):
             labelled.append(fact)
             continue
         cascade.memories.setdefault(fact.id, fact)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import aliased
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among, not_among, parts
 from nexus_tasks.storage.models import Evidence, Memory
-from nexus_tasks.text import content_words
+from nexus_tasks.text import word_forms
 
 # A message was shown together with messages at most this far away. With the usual settings, a derivation shows 2,000
 # tokens of messages and six messages before them. Chosen by hand, not measured.
@@ -72,13 +72,13 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         for insight, content, subject in tx.execute(insights).all():
             if words is None:
                 words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
-            told[insight] = words & set(content_words(content)) - set(content_words(subject or ""))
+            told[insight] = words & word_forms(content) - word_forms(subject or "")
         unknown = set[str]().union(*told.values())
         facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
         if unknown:  # the reading ends with the fact that has the last of the words
             with tx.execute(facts.execution_options(yield_per=1_000)) as rows:
                 for (content,) in rows:
-                    unknown.difference_update(content_words(content))
+                    unknown.difference_update(word_forms(content))
                     if not unknown:
                         break
         found += [insight for insight, own in told.items() if own & unknown]
@@ -139,7 +139,7 @@ def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]
     )
     found = {}
     for fact, content, labels, subject in tx.execute(query):
-        found[fact] = set(content_words(" ".join((content, *labels)))) - set(content_words(subject or ""))
+        found[fact] = word_forms(" ".join((content, *labels))) - word_forms(subject or "")
     return found
 
 
@@ -173,4 +173,4 @@ def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[i
 
 
 def _words(said: Iterable[tuple[str | None, str]]) -> set[str]:
-    return {word for author, content in said for word in content_words(f"{author or ''} {content}")}
+    return {word for author, content in said for word in word_forms(f"{author or ''} {content}")}

@@ -16,7 +16,7 @@ from nexus_tasks.storage.dead_letters import ERASED_ERROR
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among, parts
 from nexus_tasks.storage.models import DeadLetter, Memory, SavedAnswer, Topic, TopicSource
-from nexus_tasks.text import content_words
+from nexus_tasks.text import word_forms
 
 _AT_ONCE = 20  # memories whose texts are read at a time
 
@@ -53,7 +53,7 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     erased_topics |= {
         topic.id
         for topic in tx.scalars(since)
-        if (shared := set(content_words(_text(topic))) & spoken) and shared - _words(tx, sources[topic.id])
+        if (shared := word_forms(_text(topic)) & spoken) and shared - _words(tx, sources[topic.id])
     }
     _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
     tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
@@ -95,7 +95,7 @@ def _words(tx: Transaction, memory_ids: Collection[int]) -> set[str]:
     query, found = select(Memory.author, Memory.content), set[str]()
     for part in parts(memory_ids, _AT_ONCE):
         for author, content in tx.execute(query.where(among(Memory.id, part))):
-            found.update(content_words(f"{author or ''} {content}"))
+            found.update(word_forms(f"{author or ''} {content}"))
     return found
 
 
