@@ -26,20 +26,23 @@ def check() -> None:
 
     Every use of a deployment's connections calls this.
     """
+    if _pid != os.getpid():
+        with _lock:
+            if _pid != os.getpid():
+                _forget()
+
+
+def _forget() -> None:
     global _pid
-    if _pid == os.getpid():
-        return
-    with _lock:
-        if _pid != os.getpid():
-            for forget in _forgetting:
-                forget()
-            _pid = os.getpid()  # last, so that other threads wait
+    for forget in _forgetting:
+        forget()
+    _pid = os.getpid()  # last, so that other threads wait
 
 
 def _forked() -> None:
     global _lock
     _lock = threading.RLock()  # another thread of the parent may have held the lock
-    check()
+    _forget()
 
 
 os.register_at_fork(after_in_child=_forked)
