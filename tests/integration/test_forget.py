@@ -433,6 +433,36 @@ def test_a_fact_with_a_word_of_an_erased_message_in_another_form_goes(
     assert facts() == []
 
 
+@pytest.mark.parametrize("purpose", ["derive", "facts"])
+def test_a_fact_goes_although_a_long_chat_is_between_its_message_and_the_erased_one(
+    claude: Any, standin: StandIn, purpose: str
+) -> None:
+    """One prompt shows hundreds of short messages."""
+    here = claude()
+
+    def told(call: Call) -> dict[str, Any]:
+        who = f"Dr. {SECRET.title()}" if SECRET in call.text.casefold() else "A doctor"
+        ids = [int(i) for i in re.findall(r"^\[(\d+)\] \S+ ann: He wants me to walk", call.text, re.M)]
+        if call.purpose != purpose or not ids:
+            return {"facts" if call.purpose == "facts" else "observations": []}
+        if purpose == "derive":
+            return observations((f"{who} wants Ann to walk", ids))
+        fact = {"category": "preference", "confidence": 9, "content": f"{who} wants Ann to walk", "sources": ids}
+        return {"facts": [fact]}
+
+    standin.answer("derive", told)
+    standin.answer("facts", told)
+    target, *_ = say(f"I see Dr. {SECRET.title()}.", *(f"{n} yes ok" for n in range(150)), "He wants me to walk.")
+    Nexus().extract(NAMESPACE, "chat")
+    work()
+    time_passes(here)
+    work()
+    assert SECRET in str(facts()).casefold()
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert SECRET not in str(facts()).casefold()
+    assert traces(here) == []
+
+
 def test_an_insight_with_words_of_an_erased_fact_on_which_it_does_not_rest_goes(claude: Any, standin: StandIn) -> None:
     here = claude(NEXUS_REFLECT_MIN_NEW="1000")
     drinks = ("tea", "coffee", "water", "milk", SECRET)

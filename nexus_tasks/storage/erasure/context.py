@@ -18,9 +18,12 @@ from nexus_tasks.storage.many import among, not_among, parts
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.text import word_forms
 
-# A message was shown together with messages at most this far away. With the usual settings, a derivation shows 2,000
-# tokens of messages and six messages before them. Chosen by hand, not measured.
-REACH = 100
+# A message was shown together with messages at most this far away: an extraction reads so many at once, and a
+# derivation of 2,000 tokens shows no more, however short they are.
+REACH = 2_000
+# Messages that are at most this far away were nearly always shown together. Chosen by hand, not measured.
+NEAR = 100
+_MOST_OF_OTHERS = 5_000_000  # characters of messages farther away that are read for words which they have too
 _HELD = 10  # whole messages that are held at a time
 LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
 _AT_ONCE = 200  # messages whose texts are read at a time
@@ -38,14 +41,19 @@ def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[i
     """
     found: dict[int, set[str]] = {}
     for said in _clusters(erased.values()):
-        facts = _facts_near(tx, said, erased)
+        facts = _facts_near(tx, said, erased, REACH)
         gone = words_of(tx, said) if facts else set[str]()
         told = _sharing(facts, gone)
         if told:
             told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
-        for fact, known in _words_of_sources(tx, told).items():
-            if unknown := told[fact] - known:
-                found.setdefault(fact, set()).update(unknown)
+        known = _words_of_sources(tx, told)
+        told = {fact: unknown for fact, words in told.items() if (unknown := words - known[fact])}
+        near = _facts_near(tx, said, erased, NEAR) if told else {}
+        if far := {fact: words for fact, words in told.items() if fact not in near}:
+            only = _only_erased(tx, said, erased, set[str]().union(*far.values()))
+            told = {fact: words for fact, words in told.items() if fact in near} | _sharing(far, only)
+        for fact, unknown in told.items():
+            found.setdefault(fact, set()).update(unknown)
     return found
 
 
@@ -87,11 +95,11 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
 
 
 def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
-    """The erased messages of each session, divided where more than ``REACH`` messages lie in between."""
+    """The erased messages of each session, divided where more than ``NEAR`` messages lie in between."""
     messages = [one for one in erased if one.level == "raw" and one.session_id is not None and one.seq is not None]
     cluster: list[Memory] = []
     for one in sorted(messages, key=lambda message: (message.session_id or 0, message.seq or 0)):
-        if cluster and (one.session_id != cluster[-1].session_id or (one.seq or 0) - (cluster[-1].seq or 0) > REACH):
+        if cluster and (one.session_id != cluster[-1].session_id or (one.seq or 0) - (cluster[-1].seq or 0) > NEAR):
             yield cluster
             cluster = []
         cluster.append(one)
@@ -111,24 +119,24 @@ def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str 
         yield from tx.execute(query.where(among(Memory.id, part)))
 
 
-def _are_near(message: type[Memory], said: Sequence[Memory]) -> ColumnElement[bool]:
-    """The SQL condition for messages of the session of ``said`` that are at most ``REACH`` messages away."""
+def _are_near(message: type[Memory], said: Sequence[Memory], reach: int) -> ColumnElement[bool]:
+    """The SQL condition for messages of the session of ``said`` that are at most ``reach`` messages away."""
     first, last = said[0], said[-1]
     return (
         (message.namespace_id == first.namespace_id)
         & (message.session_id == first.session_id)
         & (message.level == "raw")
-        & message.seq.between((first.seq or 0) - REACH, (last.seq or 0) + REACH)
+        & message.seq.between((first.seq or 0) - reach, (last.seq or 0) + reach)
     )
 
 
-def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> dict[int, set[str]]:
+def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int], reach: int) -> dict[int, set[str]]:
     """The facts that cite a message near an erased one, and a message that is not erased: id → content words."""
     source, kept = aliased(Memory), aliased(Evidence)
     cites = (
         select(Evidence.memory_id)
         .join(source, source.id == Evidence.source_id)
-        .where(Evidence.role == "derived_from", _are_near(source, said))
+        .where(Evidence.role == "derived_from", _are_near(source, said, reach))
     )
     query = select(Memory.id, Memory.content, Memory.labels, Memory.author).where(
         Memory.id.in_(cites),
@@ -145,8 +153,26 @@ def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]
 
 def _others_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> Iterable[tuple[str | None, str]]:
     query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
-    rows = tx.execute(query.where(_are_near(Memory, said), not_among(Memory.id, erased)))
+    rows = tx.execute(query.where(_are_near(Memory, said, NEAR), not_among(Memory.id, erased)))
     return [(author, content) for author, content in rows]
+
+
+def _only_erased(tx: Transaction, said: Sequence[Memory], erased: Collection[int], words: set[str]) -> set[str]:
+    """Those of ``words`` that no other message has which was shown together with an erased one.
+
+    The reading ends with the message that has the last of the words, or when much was read. What is left of the words
+    then counts, and messages may be derived again for nothing.
+    """
+    query = select(Memory.author, func.left(Memory.content, LONGEST_READ)).order_by(Memory.id)
+    others = query.where(_are_near(Memory, said, REACH), not_among(Memory.id, erased))
+    left, read = set(words), 0
+    with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
+        for author, content in rows:
+            left -= _words([(author, content)])
+            read += len(content)
+            if not left or read > _MOST_OF_OTHERS:
+                break
+    return left
 
 
 def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[int, set[str]]:
