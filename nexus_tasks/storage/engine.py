@@ -243,9 +243,9 @@ class Database:
         """
         with translated(), self._reading.connect() as connection:
             connection.detach()
-            connection.execute(text("SET lock_timeout = 0"))  # CREATE INDEX CONCURRENTLY waits for every reader
             watched: Any = connection.connection.dbapi_connection
             if watched.session is not None:  # else a connection pooler would give the session to others afterwards
+                connection.execute(text("SET lock_timeout = 0"))  # CREATE INDEX CONCURRENTLY waits for every reader
                 # An index that is not finished in time is of no use, and writers keep it up.
                 connection.execute(NO_TIMEOUTS)
             yield connection

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
-from nexus_tasks import Message, Nexus, Settings
+from nexus_tasks import Cells, Message, Nexus, Settings
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NotFound
+from nexus_tasks.services.cells import moving
+from nexus_tasks.services.cells.moving import move
 from nexus_tasks.storage import tenancy
 from tests import pgbouncer
+from tests.cells import document, two_cells
 from tests.sandbox import Sandbox
 
 pytestmark = [
@@ -76,3 +82,27 @@ def test_clients_of_two_tenants_at_once_see_their_own_rows(behind: Deployment) -
     contents = [one.content for one in Nexus(behind).memories("hotel", limit=1_000)]
     assert len(contents) == 1 + 3 * 8
     assert not [one for one in contents if "museum" in one]
+
+
+def test_a_move_leaves_no_lock_in_a_session_of_the_pooler(
+    deploy: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the next move waited for the lock until the pooler closed that session."""
+    monkeypatch.setattr(moving, "NAMESPACE_REMEMBERED_SECONDS", 0.0)  # no worker remembers the namespace here
+    with two_cells(deploy, tmp_path) as both, pgbouncer.pooled(both.one.database_url, servers=8) as url:
+        both.nexus.remember("acme", "The shop opens in June.")
+        described: dict[str, dict[str, dict[str, str]]] = document(both.one, both.two)  # type: ignore[assignment]
+        described["cells"]["one"]["database_url"] = url
+        file = tmp_path / "pooled.json"
+        file.write_text(json.dumps(described))
+        for target in ("one", "two"):
+            cells = Cells(str(file))
+            try:
+                # Another client is in a session when the move begins, so that the move does not use one session alone.
+                with psycopg.connect(url.replace("+psycopg", "")) as other:
+                    other.execute("SELECT 1")
+                    assert move(cells, "acme", target, note=lambda _: other.rollback()).cell == target
+            finally:
+                cells.close()
+            assert not both.one.sql("SELECT pid FROM pg_locks WHERE locktype = 'advisory'")
+        assert both.nexus.search("acme", "When does the shop open?")

@@ -177,16 +177,23 @@ def _alone(cells: Cells, namespace: str) -> Iterator[None]:
     """Hold the lock of the namespace's moves. Postgres frees it when this process dies.
 
     Postgres frees it a moment after the connection was closed. So a call that follows another one waits for a moment.
+
+    A transaction holds the lock. Behind a connection pooler, a lock of the session would outlive this process, and
+    another mover could be in the same session.
     """
-    lock = text("SELECT pg_try_advisory_lock(hashtextextended('nexus move ' || :n, 0))")
+    lock = text("SELECT pg_try_advisory_xact_lock(hashtextextended('nexus move ' || :n, 0))")
     deadline = time.monotonic() + _UNLOCKED_WITHIN
     with cells.directory.database.dedicated_connection() as connection:
+        connection.execute(text("BEGIN"))  # the connection is in autocommit mode
+        connection.execute(NO_TIMEOUTS_HERE)
         while not connection.scalar(lock, {"n": namespace}):
             if time.monotonic() >= deadline:
                 raise Transient(
                     f"Another process moves {namespace}.", remedy="Wait for it; `nexus cells list` shows the moves."
                 )
             time.sleep(0.05)
+        # The last statement must be one that needs no snapshot, because VACUUM would keep the rows that it could see.
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         yield
 
 
