@@ -34,6 +34,9 @@ IDLE_IN_TRANSACTION_MS = 8_000
 # own locks are free for others.
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
+# While Postgres takes no writes, a process connects anew at most once in this many seconds. Otherwise an API that
+# serves from a standby would do so for each request, because it tries to note the use of the token.
+CONNECT_ANEW_EVERY = 5.0
 PING_AFTER_IDLE = 1.0  # a connection that was not used for this many seconds is pinged before its next use
 
 # With these options, TCP ends a connection about 10 s after its network link went down, even while a statement waits
@@ -105,6 +108,7 @@ class Database:
         event.listen(self.engine, "checkout", _ping_when_idle)
         prepare_long_statements(self.engine)
         self._row_security = self._warned = False  # whether row-level security was found; whether its lack was logged
+        self._connected_anew_at = float("-inf")
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
@@ -188,8 +192,10 @@ class Database:
                 if LEAVING in session.info:
                     reason = f"The namespace {session.info[LEAVING]} is moving to another cell."
                     raise NamespaceMoving(reason) from None
-                session.connection().invalidate()
-                self.dispose()
+                if time.monotonic() - self._connected_anew_at >= CONNECT_ANEW_EVERY:
+                    self._connected_anew_at = time.monotonic()
+                    session.connection().invalidate()
+                    self.dispose()
             raise
 
     @contextmanager

@@ -130,9 +130,18 @@ def test_a_process_connects_anew_when_postgres_takes_no_writes(here: Sandbox) ->
     with database_with(here, "default_transaction_read_only", "on"):
         assert nexus.ingest("acme", "shop", [Message(content="It opens in July.", author="ann", id="during")]).buffered
         administer(here.servers, f'ALTER DATABASE "{here.database_name}" RESET default_transaction_read_only')
-        for _ in range(2):  # the first one may be refused on an old connection
-            nexus.ingest("acme", "shop", [Message(content="It opens in May.", author="ann", id="after")])
+        after = Message(content="It opens in May.", author="ann", id="after")
+        eventually(lambda: not nexus.ingest("acme", "shop", [after]).buffered, within=20)
         assert here.sql("SELECT external_id FROM memories ORDER BY seq") == [("before",), ("during",), ("after",)]
+
+
+def test_a_process_that_serves_from_a_standby_keeps_its_connections(here: Sandbox) -> None:
+    with database_with(here, "default_transaction_read_only", "on"):
+        sessions = set()
+        for _ in range(10):
+            assert not engine.storage.answers()
+            sessions |= set(here.sql("SELECT pg_backend_pid()"))
+        assert len(sessions) <= 2
 
 
 def test_tokens_open_a_postgres_that_only_reads(here: Sandbox) -> None:
