@@ -21,9 +21,12 @@ different versions must not be compared.
 from __future__ import annotations
 
 import math
+import os
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
 
@@ -44,6 +47,20 @@ STOP_WEIGHT = 0.1
 FULL_LENGTH, LONGEST_LENGTH = 5, 8  # a stem of 5 letters weighs 1, and a stem of 8 or more letters weighs 1.6
 NGRAM_CHARACTERS = 40  # only a word's first 40 characters make n-grams, because base64 text may be one very long word
 CHUNK = 512  # texts per step; a smaller step needs less memory
+# A step with more characters than this takes seconds of computing. One thread of a process does such a step at a time.
+# Otherwise the long messages of one tenant slow down all other threads of a worker.
+LONG_STEP = 50_000
+
+_long_steps = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: a thread of the parent, which the child lacks, may hold the other one."""
+    global _long_steps
+    _long_steps = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
 
@@ -63,7 +80,12 @@ class HashingEmbedder:
         A text of only white space gets the first unit vector in place of zeros (see :func:`unit`).
         """
         chunks = (texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK))
-        return np.concatenate([np.zeros((0, DIMENSIONS), np.float32), *map(_sum, chunks)])
+        return np.concatenate([np.zeros((0, DIMENSIONS), np.float32), *map(_in_turn, chunks)])
+
+
+def _in_turn(texts: Sequence[str]) -> Vectors:
+    with _long_steps if sum(map(len, texts)) > LONG_STEP else nullcontext():
+        return _sum(texts)
 
 
 def _sum(texts: Sequence[str]) -> Vectors:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nexus_tasks.embeddings import hashing
 from nexus_tasks.embeddings.choose import embedder
 from nexus_tasks.embeddings.hashing import HashingEmbedder, _word_features
 from nexus_tasks.errors import ConfigurationError
@@ -95,6 +99,50 @@ def test_a_word_of_a_megabyte_costs_no_more_than_its_reading() -> None:
     _word_features.cache_clear()
     EMBED(["x" * 1_000_000])
     assert len(_word_features("x" * 1_000_000)[0]) < 100
+
+
+def test_one_thread_at_a_time_embeds_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the long messages of one tenant in many threads kept the message of another waiting for ten seconds."""
+    busy, most, scatter = list[str](), list[int](), hashing._scatter
+
+    def watched(*args: object) -> object:
+        busy.append("")
+        most.append(len(busy))
+        time.sleep(0.05)
+        busy.pop()
+        return scatter(*args)
+
+    monkeypatch.setattr(hashing, "_scatter", watched)
+    texts = [f"{'tea ' * hashing.LONG_STEP}{n}" for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda text: HashingEmbedder().embed([text]), texts))
+    assert most == [1] * 4
+
+
+def test_a_forked_child_embeds_long_texts_although_a_thread_of_its_parent_did() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with hashing._long_steps:
+            held.set()
+            done.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        assert held.wait(10)
+        child = os.fork()
+        if child == 0:
+            HashingEmbedder().embed(["tea " * hashing.LONG_STEP])
+            os._exit(0)
+        try:
+            until = time.monotonic() + 20
+            while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+                time.sleep(0.05)
+            if not ended[0]:
+                os.kill(child, 9)
+            assert ended == (child, 0)
+        finally:
+            done.set()
 
 
 def test_the_setting_chooses() -> None:
