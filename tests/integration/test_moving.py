@@ -393,6 +393,18 @@ def test_a_move_whose_lock_was_lost_stops_when_another_process_has_ended_it(
     assert both.nexus.remember(ACME, "Written after.", author="ann").stored == 1
 
 
+def test_a_move_whose_lock_was_lost_ends_well_when_no_other_process_moves(both: TwoCells) -> None:
+    def lose_the_lock(done: Step) -> None:
+        if done == "copy":
+            both.one.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d ON d.oid = database"
+                " WHERE locktype = 'advisory' AND datname = current_database()"
+            )
+
+    assert move(both.cells, ACME, "two", note=lose_the_lock).cell == "two"
+    assert both.cells.moves() == []
+
+
 @pytest.mark.parametrize("away", ["_reside", "_erase_copy"])
 def test_a_giving_up_that_was_cut_off_is_done_by_the_same_command(
     both: TwoCells, monkeypatch: pytest.MonkeyPatch, away: str

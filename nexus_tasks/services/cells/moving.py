@@ -25,11 +25,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from nexus_tasks.deployment import NAMESPACE_REMEMBERED_SECONDS, Deployment
 from nexus_tasks.errors import (
@@ -194,7 +195,11 @@ def _alone(cells: Cells, namespace: str) -> Iterator[None]:
             time.sleep(0.05)
         # The last statement must be one that needs no snapshot, because VACUUM would keep the rows that it could see.
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-        yield
+        try:
+            yield
+        finally:
+            with suppress(DBAPIError):  # a lost connection changes nothing of what the move has done
+                connection.execute(text("ROLLBACK"))
 
 
 def _has(deployment: Deployment, namespace: str) -> bool:
