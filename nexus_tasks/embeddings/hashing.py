@@ -21,7 +21,6 @@ different versions must not be compared.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import zlib
 from collections import Counter
@@ -33,6 +32,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from nexus_tasks import forks
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.embeddings.unit import unit
 from nexus_tasks.text import MOST_KEPT, NEGATIONS, STOP_WORDS, stem, words
@@ -60,7 +60,7 @@ def _renew_lock() -> None:
     _long_steps = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+forks.after_in_child(_renew_lock)
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
 
