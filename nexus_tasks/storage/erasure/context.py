@@ -23,7 +23,7 @@ from nexus_tasks.text import word_forms
 REACH = 2_000
 # Messages that are at most this far away were nearly always shown together. Chosen by hand, not measured.
 NEAR = 100
-_MOST_OF_OTHERS = 5_000_000  # characters of other messages that are read for words which they have too
+_MOST_OF_OTHERS = 5_000_000  # characters of messages farther away that are read for words which they have too
 _HELD = 10  # whole messages that are held at a time
 LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
 _AT_ONCE = 200  # messages whose texts are read at a time
@@ -39,17 +39,27 @@ def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[i
     Args:
         erased: the memories that a caller erases, by id. The caller has locked them.
     """
-    found = defaultdict[int, set[str]](set)
-    # Near an erased message, a word counts also when a message far away has it.
-    for reach in (NEAR, REACH):
-        for said in _clusters(erased.values(), reach):
-            shared = _shared_near(tx, said, erased, reach).items()
-            new = {fact: words for fact, all_shared in shared if (words := all_shared - found[fact])}
-            only = _only_erased(tx, said, erased, reach, set[str]().union(*new.values()))
-            told = {fact: unknown for fact, words in new.items() if (unknown := words & only)}
-            for fact, known in _words_of_sources(tx, told).items():
-                found[fact] |= told[fact] - known
-    return {fact: words for fact, words in found.items() if words}
+    found: dict[int, set[str]] = {}
+    for said in _clusters(erased.values()):
+        facts = _facts_near(tx, said, erased, REACH)
+        gone = words_of(tx, said) if facts else set[str]()
+        told = _sharing(facts, gone)
+        if told:
+            told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
+        known = _words_of_sources(tx, told)
+        told = {fact: unknown for fact, words in told.items() if (unknown := words - known[fact])}
+        near = _facts_near(tx, said, erased, NEAR) if told else {}
+        if far := {fact: words for fact, words in told.items() if fact not in near}:
+            only = _only_erased(tx, said, erased, set[str]().union(*far.values()))
+            told = {fact: words for fact, words in told.items() if fact in near} | _sharing(far, only)
+        for fact, unknown in told.items():
+            found.setdefault(fact, set()).update(unknown)
+    return found
+
+
+def _sharing(texts: Mapping[int, set[str]], words: set[str]) -> dict[int, set[str]]:
+    """The texts that have some of the words, and which."""
+    return {one: shared for one, own in texts.items() if (shared := own & words)}
 
 
 def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[Memory]:
@@ -84,12 +94,12 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
     return list(tx.scalars(query.with_for_update())) if found else []
 
 
-def _clusters(erased: Iterable[Memory], reach: int) -> Iterator[Sequence[Memory]]:
-    """The erased messages of each session, divided where more than ``reach`` messages lie in between."""
+def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
+    """The erased messages of each session, divided where more than ``NEAR`` messages lie in between."""
     messages = [one for one in erased if one.level == "raw" and one.session_id is not None and one.seq is not None]
     cluster: list[Memory] = []
     for one in sorted(messages, key=lambda message: (message.session_id or 0, message.seq or 0)):
-        if cluster and (one.session_id != cluster[-1].session_id or (one.seq or 0) - (cluster[-1].seq or 0) > reach):
+        if cluster and (one.session_id != cluster[-1].session_id or (one.seq or 0) - (cluster[-1].seq or 0) > NEAR):
             yield cluster
             cluster = []
         cluster.append(one)
@@ -120,11 +130,8 @@ def _are_near(message: type[Memory], said: Sequence[Memory], reach: int) -> Colu
     )
 
 
-def _shared_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int], reach: int) -> dict[int, set[str]]:
-    """The facts that have content words of the erased messages ``said``: id → these words.
-
-    Each of the facts cites a message near an erased one, and a message that is not erased.
-    """
+def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int], reach: int) -> dict[int, set[str]]:
+    """The facts that cite a message near an erased one, and a message that is not erased: id → content words."""
     source, kept = aliased(Memory), aliased(Evidence)
     cites = (
         select(Evidence.memory_id)
@@ -138,29 +145,27 @@ def _shared_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int
         .where(kept.memory_id == Memory.id, kept.role == "derived_from", not_among(kept.source_id, erased))
         .exists(),
     )
-    found, gone = dict[int, set[str]](), set[str]()
-    # Few are read at a time: between two statements, Postgres lets a transaction compute for 8 s only.
-    with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
-        for number, (fact, content, labels, subject) in enumerate(rows):
-            gone = gone if number else words_of(tx, said)
-            if shared := gone & word_forms(" ".join((content, *labels))) - word_forms(subject or ""):
-                found[fact] = shared
+    found = {}
+    for fact, content, labels, subject in tx.execute(query):
+        found[fact] = word_forms(" ".join((content, *labels))) - word_forms(subject or "")
     return found
 
 
-def _only_erased(
-    tx: Transaction, said: Sequence[Memory], erased: Collection[int], reach: int, words: set[str]
-) -> set[str]:
-    """Those of ``words`` that no message near the erased ones ``said`` has, except erased ones.
+def _others_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> Iterable[tuple[str | None, str]]:
+    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
+    rows = tx.execute(query.where(_are_near(Memory, said, NEAR), not_among(Memory.id, erased)))
+    return [(author, content) for author, content in rows]
+
+
+def _only_erased(tx: Transaction, said: Sequence[Memory], erased: Collection[int], words: set[str]) -> set[str]:
+    """Those of ``words`` that no other message has which was shown together with an erased one.
 
     The reading ends with the message that has the last of the words, or when much was read. What is left of the words
     then counts, and messages may be derived again for nothing.
     """
     query = select(Memory.author, func.left(Memory.content, LONGEST_READ)).order_by(Memory.id)
-    others = query.where(_are_near(Memory, said, reach), not_among(Memory.id, erased))
+    others = query.where(_are_near(Memory, said, REACH), not_among(Memory.id, erased))
     left, read = set(words), 0
-    if not words:
-        return left
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
         for author, content in rows:
             left -= _words([(author, content)])
