@@ -50,13 +50,10 @@ class ErasureResult:
     digests: tuple[str, ...] = ()
 
 
-def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, replaced: bool = False) -> ErasureResult:
+def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
     """Erase one memory, and the digests, conclusions of reflections and facts that were derived from the memory.
 
     A fact stays when its other sources support the fact (see :func:`_is_still_supported`).
-
-    Args:
-        replaced: the memory is a message, and another message gets its id. So the id is not noted in ``erased_ids``.
 
     Raises:
         NotFound: the namespace has no such memory.
@@ -64,7 +61,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int, *, replace
     target = targets.lock_memory(tx, namespace_id, memory_id)
     if target is None:
         raise NotFound(f"There is no memory {memory_id} here.")
-    return _forget(tx, namespace_id, {target.id: target}, replaced=replaced)
+    return _forget(tx, namespace_id, {target.id: target})
 
 
 def forget_expired(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> ErasureResult | None:
@@ -76,9 +73,12 @@ def forget_expired(tx: Transaction, namespace_id: int, memory_ids: Collection[in
     return _forget(tx, namespace_id, expired) if expired else None
 
 
-def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:
-    """Lock several messages of a locked session, before :func:`forget_memory` erases one after the other."""
-    targets.lock_messages(tx, memory_ids)
+def forget_replaced(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> ErasureResult:
+    """Erase messages of a locked session, each as :func:`forget_memory` erases it.
+
+    Other messages get their ids. So the ids are not noted in ``erased_ids``.
+    """
+    return _forget(tx, namespace_id, targets.lock_messages(tx, memory_ids), replaced=True)
 
 
 def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -259,14 +258,11 @@ class SessionWriter:
     def _replace(self, session: SessionRow, changed: Changed) -> Collection[str]:
         """Erase the stored messages, and what was derived from them alone. The new texts are derived and digested."""
         edited = {key: pair for key, pair in changed.items() if not _says_scrubbed(*pair)}
-        erased = Counter[str]()
-        erasure.lock_messages(self.tx, [known.memory_id for known, _ in edited.values()])
-        for known, _ in edited.values():
-            gone = erasure.forget_memory(self.tx, self.namespace.id, known.memory_id, replaced=True)
-            erased += Counter(gone.deleted)
-            self._again += gone.again
         if edited:
-            audit.record(self.tx, "correct.replace", self.namespace.name, erased)
+            replaced = [known.memory_id for known, _ in edited.values()]
+            gone = erasure.forget_replaced(self.tx, self.namespace.id, replaced)
+            self._again += gone.again
+            audit.record(self.tx, "correct.replace", self.namespace.name, gone.deleted)
             first = min(known.seq for known, _ in edited.values())
             for extractor in ("topics", "facts"):
                 extractions.rewind(self.tx, extractor, {session.id: first})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -25,11 +26,12 @@ from nexus_tasks.errors import InvalidInput, NotFound, StorageUnavailable
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import erasure
 from nexus_tasks.storage import observations as logs
-from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.engine import _SETTINGS, Database
 from nexus_tasks.storage.erasure import context, targets, vacuum
 from nexus_tasks.storage.erasure.vacuum import WORDLESS, rewrite_tables
 from nexus_tasks.storage.models import Base, SessionRow
 from nexus_tasks.storage.searching import upkeep
+from nexus_tasks.tasks import ticks
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import JobOutcome
 from tests import commandline
@@ -1142,6 +1144,70 @@ def test_a_message_is_read_once_although_many_facts_cite_it(
     Nexus().forget(NAMESPACE, memory_id=target)
     assert facts() == []
     assert sum("Wind!" in one for one in read) == 2  # as a source, and as a message near the erased one
+
+
+@pytest.mark.parametrize("way", ["expire", "replace"])
+def test_texts_between_scattered_messages_are_read_once_although_they_are_near_many_erased_ones(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Expiry held the session's locks for minutes when 100 messages of 20,000 were erased: it read 4,000 facts each."""
+    here = claude()
+    monkeypatch.setattr(context, "NEAR", 2)
+    soon = {"expires_at": "2099-01-01T00:00:00Z", "erase_expired": True} if way == "expire" else {}
+    said = [
+        {"author": "ann", "id": f"m{n}", "content": f"I sail{n} it."}
+        | (soon | {"content": f"My boat is the {SECRET} {n}."} if n % 10 == 0 else {})
+        for n in range(60)
+    ]
+    Nexus().ingest(NAMESPACE, "chat", said)
+    ids = [one.id for one in Nexus().session(NAMESPACE, "chat").said]
+    told = [(f"Ann sailed{n} the {SECRET}", [ids[n]]) for n in range(60) if n % 10]
+    standin.answer("derive", lambda call: observations(*(one for one in told if f"[{one[1][0]}]" in call.text)))
+    work("derive_memory")
+    assert len(facts()) == len(told)
+    standin.answer("derive", lambda _: observations())
+    read, split = list[str](), context.word_forms
+
+    def reading(text: str) -> set[str]:
+        read.append(text)
+        return split(text)
+
+    monkeypatch.setattr(context, "word_forms", reading)
+    if way == "replace":
+        edited = [{"author": "ann", "content": "My boat has a name.", "id": f"m{n}"} for n in range(0, 60, 10)]
+        Nexus().ingest(NAMESPACE, "chat", edited, replace=True)
+    else:
+        here.sql("UPDATE memories SET expires_at = now() - interval '1 minute' WHERE erase_expired")
+        assert ticks._erase_expired(here.deployment) == 6
+    assert facts() == []
+    assert max(Counter(one for one in read if "Ann sailed" in one).values()) == 1
+    assert max(Counter(one for one in read if "I sail7 " in one).values()) <= 2  # as a source, and as another message
+
+
+def test_an_erasure_that_reads_many_texts_is_never_idle_for_long(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 20,000 facts near it, a message could not be erased: Postgres ended the transaction each time."""
+    here = claude()
+    target, *others = say(f"My boat is the {SECRET}.", *(f"I sail{n} it." for n in range(150)))
+    told = [(f"Ann sailed{n} the {SECRET}", [one]) for n, one in enumerate(others)]
+    standin.answer("derive", lambda call: observations(*(one for one in told if f"[{one[1][0]}]" in call.text)))
+    work("derive_memory")
+    assert len(facts()) == len(told)
+    standin.answer("derive", lambda _: observations())
+    split = context.word_forms
+
+    def slowly(text: str) -> set[str]:
+        time.sleep(0.01)
+        return split(text)
+
+    monkeypatch.setattr(context, "word_forms", slowly)
+    monkeypatch.setattr(context, "_FACTS_AT_ONCE", 20)
+    short = tuple(re.sub(r"(idle_in_transaction_session_timeout) = \d+", r"\1 = 600", one) for one in _SETTINGS)
+    monkeypatch.setattr("nexus_tasks.storage.engine._SETTINGS", short)
+    with here.another():
+        Nexus().forget(NAMESPACE, memory_id=target)
+    assert facts() == []
 
 
 def test_a_table_that_is_in_use_is_waited_for_without_holding_up_others(

@@ -7,8 +7,10 @@ reflection shows the model other facts beside those that an insight rests on. ``
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import aliased
@@ -23,10 +25,14 @@ from nexus_tasks.text import word_forms
 REACH = 2_000
 # Messages that are at most this far away were nearly always shown together. Chosen by hand, not measured.
 NEAR = 100
-_MOST_OF_OTHERS = 5_000_000  # characters of messages farther away that are read for words which they have too
-_HELD = 10  # whole messages that are held at a time
+# Characters of a session's messages farther away that are read for words which they have too.
+_MOST_OF_OTHERS = 10_000_000
 LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
-_AT_ONCE = 200  # messages whose texts are read at a time
+# Texts that are fetched at a time. Postgres ends a transaction that is idle for 8 s, and the words of a long text in
+# Russian, for example, take 0.04 s on a free processor.
+_AT_ONCE = 20
+_FACTS_AT_ONCE = 200
+_IDS_AT_ONCE = 200  # of a statement
 
 
 def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[int, set[str]]:
@@ -36,30 +42,52 @@ def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[i
     another message of the session that is not erased and not far away, or the name of the fact's subject.
     (``cascade.py`` looks at the words of erased sources.)
 
+    Each text of a session is read once, although many of the erased messages may be near it.
+
     Args:
         erased: the memories that a caller erases, by id. The caller has locked them.
     """
-    found: dict[int, set[str]] = {}
-    for said in _clusters(erased.values()):
-        facts = _facts_near(tx, said, erased, REACH)
-        gone = words_of(tx, said) if facts else set[str]()
-        told = _sharing(facts, gone)
-        if told:
-            told = _sharing(told, gone - _words(_others_near(tx, said, erased)))
-        known = _words_of_sources(tx, told)
-        told = {fact: unknown for fact, words in told.items() if (unknown := words - known[fact])}
-        near = _facts_near(tx, said, erased, NEAR) if told else {}
-        if far := {fact: words for fact, words in told.items() if fact not in near}:
-            only = _only_erased(tx, said, erased, set[str]().union(*far.values()))
-            told = {fact: words for fact, words in told.items() if fact in near} | _sharing(far, only)
-        for fact, unknown in told.items():
-            found.setdefault(fact, set()).update(unknown)
-    return found
+    found: dict[int, set[str]] = defaultdict(set)
+    for _, session in groupby(_clusters(erased.values()), key=lambda said: said[0].session_id):
+        clusters = list(session)
+        told, near = _sharing(tx, clusters, erased)
+        wanted = defaultdict[int, set[str]](set)
+        for (fact, _), words in told.items():
+            wanted[fact] |= words
+        known = _words_of_sources(tx, wanted)
+        far = [set[str]() for _ in clusters]
+        for (fact, number), words in told.items():
+            words.difference_update(known[fact])
+            if (fact, number) not in near:
+                far[number] |= words
+        only = _only_erased(tx, clusters, erased, far)
+        for (fact, number), words in told.items():
+            if unknown := words if (fact, number) in near else words & only[number]:
+                found[fact] |= unknown
+    return dict(found)
 
 
-def _sharing(texts: Mapping[int, set[str]], words: set[str]) -> dict[int, set[str]]:
-    """The texts that have some of the words, and which."""
-    return {one: shared for one, own in texts.items() if (shared := own & words)}
+def _sharing(
+    tx: Transaction, clusters: Sequence[Sequence[Memory]], erased: Collection[int]
+) -> tuple[dict[tuple[int, int], set[str]], set[tuple[int, int]]]:
+    """The facts that share words with the erased messages of a cluster which no message near these has.
+
+    Returns:
+        (fact id, number of the cluster) → the words, and those of the pairs in which a source of the fact is near.
+    """
+    told, near = dict[tuple[int, int], set[str]](), set[tuple[int, int]]()
+    gone = dict[int, set[str]]()
+    for fact, seqs, own in _facts_near(tx, clusters, erased):
+        for number in sorted({number for seq in seqs for number in _around(clusters, seq, REACH)}):
+            if number not in gone:
+                said = clusters[number]
+                others = _are_near(Memory, [said], NEAR) & not_among(Memory.id, erased)
+                gone[number] = words_of(tx, said) - _words(_texts_where(tx, others))
+            if shared := own & gone[number]:
+                told[fact, number] = shared
+                if any(number in _around(clusters, seq, NEAR) for seq in seqs):
+                    near.add((fact, number))
+    return told, near
 
 
 def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[Memory]:
@@ -77,15 +105,16 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         mine = Memory.perspective_id == owner, not_among(Memory.id, gone)
         insights = select(Memory.id, Memory.content, Memory.author).where(*mine, Memory.level == "derived")
         told = {}
-        for insight, content, subject in tx.execute(insights).all():
-            if words is None:
-                words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
-            told[insight] = words & word_forms(content) - word_forms(subject or "")
+        with tx.execute(insights.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
+            for insight, content, subject in rows:
+                if words is None:
+                    words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
+                told[insight] = words & word_forms(content) - word_forms(subject or "")
         unknown = set[str]().union(*told.values())
         facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
         if unknown:  # the reading ends with the fact that has the last of the words
-            with tx.execute(facts.execution_options(yield_per=1_000)) as rows:
-                for (content,) in rows:
+            with tx.execute(facts.execution_options(yield_per=_FACTS_AT_ONCE)) as told_by:
+                for (content,) in told_by:
                     unknown.difference_update(word_forms(content))
                     if not unknown:
                         break
@@ -95,7 +124,7 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
 
 
 def _clusters(erased: Iterable[Memory]) -> Iterator[Sequence[Memory]]:
-    """The erased messages of each session, divided where more than ``NEAR`` messages lie in between."""
+    """The erased messages of each session in order, divided where more than ``NEAR`` messages lie in between."""
     messages = [one for one in erased if one.level == "raw" and one.session_id is not None and one.seq is not None]
     cluster: list[Memory] = []
     for one in sorted(messages, key=lambda message: (message.session_id or 0, message.seq or 0)):
@@ -113,15 +142,26 @@ def words_of(tx: Transaction, memories: Collection[Memory]) -> set[str]:
 
 
 def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str | None, str]]:
+    for part in parts([one.id for one in memories], _IDS_AT_ONCE):
+        yield from _texts_where(tx, among(Memory.id, part))
+
+
+def _texts_where(tx: Transaction, which: ColumnElement[bool]) -> Iterator[tuple[str | None, str]]:
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
-    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
-    for part in parts([one.id for one in memories], _AT_ONCE):
-        yield from tx.execute(query.where(among(Memory.id, part)))
+    query = select(Memory.author, func.left(Memory.content, LONGEST_READ)).where(which)
+    with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+        yield from ((author, content) for author, content in rows)
 
 
-def _are_near(message: type[Memory], said: Sequence[Memory], reach: int) -> ColumnElement[bool]:
-    """The SQL condition for messages of the session of ``said`` that are at most ``reach`` messages away."""
-    first, last = said[0], said[-1]
+def _around(clusters: Sequence[Sequence[Memory]], seq: int, reach: int) -> range:
+    """The numbers of the clusters of a session that are at most ``reach`` messages away from a message."""
+    first = bisect_left(clusters, seq - reach, key=lambda said: said[-1].seq or 0)
+    return range(first, bisect_right(clusters, seq + reach, key=lambda said: said[0].seq or 0))
+
+
+def _are_near(message: type[Memory], clusters: Sequence[Sequence[Memory]], reach: int) -> ColumnElement[bool]:
+    """The SQL condition for messages of the session from ``reach`` before the clusters to ``reach`` after them."""
+    first, last = clusters[0][0], clusters[-1][-1]
     return (
         (message.namespace_id == first.namespace_id)
         & (message.session_id == first.session_id)
@@ -130,55 +170,68 @@ def _are_near(message: type[Memory], said: Sequence[Memory], reach: int) -> Colu
     )
 
 
-def _facts_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int], reach: int) -> dict[int, set[str]]:
-    """The facts that cite a message near an erased one, and a message that is not erased: id → content words."""
+def _facts_near(
+    tx: Transaction, clusters: Sequence[Sequence[Memory]], erased: Collection[int]
+) -> Iterator[tuple[int, list[int], set[str]]]:
+    """The facts that cite a message near an erased one, and a message that is not erased.
+
+    Returns:
+        the id, the places of the messages near in their session, and the content words.
+    """
     source, kept = aliased(Memory), aliased(Evidence)
-    cites = (
-        select(Evidence.memory_id)
+    cited = (
+        select(Evidence.memory_id, func.array_agg(source.seq).label("seqs"))
         .join(source, source.id == Evidence.source_id)
-        .where(Evidence.role == "derived_from", _are_near(source, said, reach))
+        .where(Evidence.role == "derived_from", _are_near(source, clusters, REACH))
+        .group_by(Evidence.memory_id)
+        .subquery()
     )
-    query = select(Memory.id, Memory.content, Memory.labels, Memory.author).where(
-        Memory.id.in_(cites),
-        Memory.level == "explicit",
-        select(kept.memory_id)
-        .where(kept.memory_id == Memory.id, kept.role == "derived_from", not_among(kept.source_id, erased))
-        .exists(),
+    query = (
+        select(Memory.id, cited.c.seqs, Memory.content, Memory.labels, Memory.author)
+        .join(cited, cited.c.memory_id == Memory.id)
+        .where(
+            Memory.level == "explicit",
+            select(kept.memory_id)
+            .where(kept.memory_id == Memory.id, kept.role == "derived_from", not_among(kept.source_id, erased))
+            .exists(),
+        )
     )
-    found = {}
-    for fact, content, labels, subject in tx.execute(query):
-        found[fact] = word_forms(" ".join((content, *labels))) - word_forms(subject or "")
-    return found
+    with tx.execute(query.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
+        for fact, seqs, content, labels, subject in rows:
+            if any(_around(clusters, seq, REACH) for seq in seqs):
+                yield fact, seqs, word_forms(" ".join((content, *labels))) - word_forms(subject or "")
 
 
-def _others_near(tx: Transaction, said: Sequence[Memory], erased: Collection[int]) -> Iterable[tuple[str | None, str]]:
-    query = select(Memory.author, func.left(Memory.content, LONGEST_READ))
-    rows = tx.execute(query.where(_are_near(Memory, said, NEAR), not_among(Memory.id, erased)))
-    return [(author, content) for author, content in rows]
-
-
-def _only_erased(tx: Transaction, said: Sequence[Memory], erased: Collection[int], words: set[str]) -> set[str]:
-    """Those of ``words`` that no other message has which was shown together with an erased one.
+def _only_erased(
+    tx: Transaction, clusters: Sequence[Sequence[Memory]], erased: Collection[int], words: Sequence[set[str]]
+) -> list[set[str]]:
+    """Of the ``words`` of each cluster those that no other message has which was shown together with an erased one.
 
     The reading ends with the message that has the last of the words, or when much was read. What is left of the words
     then counts, and messages may be derived again for nothing.
     """
-    query = select(Memory.author, func.left(Memory.content, LONGEST_READ)).order_by(Memory.id)
-    others = query.where(_are_near(Memory, said, REACH), not_among(Memory.id, erased))
-    left, read = set(words), 0
+    left = [set(one) for one in words]
+    asking = [cluster for cluster, one in zip(clusters, left, strict=True) if one]
+    if not asking:
+        return left
+    query = select(Memory.seq, Memory.author, func.left(Memory.content, LONGEST_READ)).order_by(Memory.seq)
+    others, read = query.where(_are_near(Memory, asking, REACH), not_among(Memory.id, erased)), 0
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
-        for author, content in rows:
-            left -= _words([(author, content)])
-            read += len(content)
-            if not left or read > _MOST_OF_OTHERS:
-                break
+        for seq, author, content in rows:
+            if numbers := [number for number in _around(clusters, seq or 0, REACH) if left[number]]:
+                said = _words([(author, content)])
+                for number in numbers:
+                    left[number] -= said
+                read += len(content)
+                if read > _MOST_OF_OTHERS or not any(left):
+                    break
     return left
 
 
 def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[int, set[str]]:
     """Those of the wanted words of each fact that a message has which the fact cites: fact id → words.
 
-    A message is read once, although a hundred facts may cite it, and few are held at a time.
+    A message is read once, although a hundred facts may cite it, and one is held at a time.
     """
     found: dict[int, set[str]] = {fact: set() for fact in wanted}
     if not wanted:
@@ -189,12 +242,13 @@ def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[i
     )
     for source, fact in tx.execute(edges):
         citing[source].append(fact)
-    texts = select(Memory.id, Memory.author, Memory.content)
-    for part in parts(list(citing), _HELD):
-        for source, author, content in tx.execute(texts.where(among(Memory.id, part))):
-            said = _words([(author, content)])
-            for fact in citing[source]:
-                found[fact] |= wanted[fact] & said
+    texts = select(Memory.id, Memory.author, Memory.content).execution_options(yield_per=1)
+    for part in parts(list(citing), _IDS_AT_ONCE):
+        with tx.execute(texts.where(among(Memory.id, part))) as rows:
+            for source, author, content in rows:
+                said = _words([(author, content)])
+                for fact in citing[source]:
+                    found[fact] |= wanted[fact] & said
     return found
 
 

@@ -61,15 +61,15 @@ def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
     return {found.id: found for found in tx.scalars(query.with_for_update())}
 
 
-def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> None:
-    """Lock messages, and the perspectives of what was made from them. The caller has locked their session.
+def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> dict[int, Memory]:
+    """Lock messages, and the perspectives of what was made from them. Returns the messages as id → memory.
 
-    Call this function before the first of several messages is erased. An erasure of one message after the other would
-    lock the perspectives of the first before the second message, and so meet a deadlock with a job.
+    The caller has locked their session.
     """
-    query = select(Memory.id).where(among(Memory.id, memory_ids)).order_by(Memory.id)
-    tx.execute(query.with_for_update())
+    query = select(Memory).where(among(Memory.id, memory_ids)).order_by(Memory.id).options(*WITHOUT_TEXTS)
+    found = {message.id: message for message in tx.scalars(query.with_for_update())}
     lock_perspectives(tx, memory_ids)
+    return found
 
 
 _PERSPECTIVES = text(

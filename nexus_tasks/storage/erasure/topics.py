@@ -18,7 +18,7 @@ from nexus_tasks.storage.many import among, parts
 from nexus_tasks.storage.models import DeadLetter, Memory, SavedAnswer, Topic, TopicSource
 from nexus_tasks.text import word_forms
 
-_AT_ONCE = 20  # memories whose texts are read at a time
+_IDS_AT_ONCE = 200  # of a statement
 
 
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
@@ -91,11 +91,12 @@ def _text(topic: Topic) -> str:
 
 
 def _words(tx: Transaction, memory_ids: Collection[int]) -> set[str]:
-    """The words of memories. Few of their texts are in memory at a time: a session may have gigabytes."""
-    query, found = select(Memory.author, Memory.content), set[str]()
-    for part in parts(memory_ids, _AT_ONCE):
-        for author, content in tx.execute(query.where(among(Memory.id, part))):
-            found.update(word_forms(f"{author or ''} {content}"))
+    """The words of memories. One of their texts is in memory at a time: a session may have gigabytes."""
+    query, found = select(Memory.author, Memory.content).execution_options(yield_per=1), set[str]()
+    for part in parts(memory_ids, _IDS_AT_ONCE):
+        with tx.execute(query.where(among(Memory.id, part))) as rows:
+            for author, content in rows:
+                found.update(word_forms(f"{author or ''} {content}"))
     return found
 
 
