@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,6 +17,8 @@ class Entry(NamedTuple):
     time: float  # the time of the append, seconds since 1970
     context_type: str  # the type of the payload; it decides how the payload is read when the entry is stored
     payload: Any  # a JSON value
+    # Random; a copy of the buffer may have other entries of the same numbers. Empty in a line of the release 0.1.0.
+    id: str = ""
 
 
 def as_json(value: object) -> bytes:
@@ -29,8 +32,9 @@ def as_json(value: object) -> bytes:
 
 
 def line(entry_seq: int, time: float, context_type: bytes, payload: bytes) -> bytes:
-    """The line of an entry. ``context_type`` and ``payload`` are JSON that :func:`as_json` made."""
-    body = b'{"entry_seq":%d,"time":%.6f,"context_type":%s,"payload":%s' % (entry_seq, time, context_type, payload)
+    """The line of a new entry. ``context_type`` and ``payload`` are JSON that :func:`as_json` made."""
+    head = b'{"entry_seq":%d,"id":"%s","time":%.6f' % (entry_seq, os.urandom(8).hex().encode(), time)
+    body = b'%s,"context_type":%s,"payload":%s' % (head, context_type, payload)
     return b'%s,"checksum":"%08x"}\n' % (body, crc32(body))
 
 
@@ -46,4 +50,4 @@ def parse(line: bytes) -> Entry:
     if tail[13:21] != b"%08x" % crc32(body):
         raise ValueError("the checksum does not match")
     found = json.loads(body + b"}")
-    return Entry(found["entry_seq"], found["time"], found["context_type"], found["payload"])
+    return Entry(found["entry_seq"], found["time"], found["context_type"], found["payload"], found.get("id", ""))

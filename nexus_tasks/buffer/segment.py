@@ -12,7 +12,7 @@ class Segment(NamedTuple):
 
     agent: str
     session: str
-    start_id: str  # a random id of the session's folder; ``start_id`` and ``entry_seq`` together identify an entry
+    start_id: str  # a random id of the session's folder, which a copy of the folder has too
     path: str
     size: int  # bytes
     entries: tuple[Entry, ...]

@@ -124,13 +124,25 @@ def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:
     """The message with an id and a time. A missing id or time is made from the entry.
 
-    A made id contains the entry's number, so messages with equal texts in two entries get two ids.
+    Messages with equal texts in two entries get two ids.
     """
     return replace(
         said,
-        id=said.id or f"entry:{start_id}:{entry.entry_seq}",
+        id=said.id or id_of(start_id, entry),
         occurred_at=said.occurred_at or datetime.fromtimestamp(entry.time, UTC),
     )
+
+
+def id_of(start_id: str, entry: Entry) -> str:
+    """The id of the message that an entry holds.
+
+    Two copies of a home write different entries with the same number. So the id is made from the number only where the
+    entry has no id of its own.
+
+    Args:
+        start_id: the random id of the session's folder in the buffer.
+    """
+    return f"entry:{start_id}:{entry.id or entry.entry_seq}"
 
 
 def _message(fields: object) -> Message:

@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.services.buffer_entries import id_of
 from nexus_tasks.services.transcript_messages import message_of
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
@@ -136,7 +137,7 @@ def _id(start_id: str, entry: Entry, role: Role, content: str) -> str:
     """
     turn, call_id = entry.payload.get("turn"), (entry.payload.get("call") or {}).get("id")
     if not turn or (role == "tool" and not call_id):
-        return f"entry:{start_id}:{entry.entry_seq}"
+        return id_of(start_id, entry)
     return f"event:{sha256(json.dumps([turn, role, call_id, content]).encode()).hexdigest()[:32]}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -13,13 +14,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import typer
 from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, worker
-from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer import SessionBuffer, entry
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.cli import buffer as buffer_commands
 from nexus_tasks.deployment import Deployment, default_deployment, use
@@ -220,6 +222,21 @@ def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: San
         report = buffer_flush.store_buffer(default_deployment())
     assert (report.stored, report.duplicates) == (0, 4)
     assert said(here) == ["ok", "ok", "fine", "bye"]
+
+
+def test_a_copied_buffer_adds_its_own_entries_and_repeats_none(
+    here: Sandbox, buffer: SessionBuffer, tmp_path: Path
+) -> None:
+    """Two machines that were made from one image use the same session, or a home was restored from a backup."""
+    buffer.append("acme", "chat", "before")
+    shutil.copytree(buffer.folder, tmp_path / "buffer")
+    copy = SessionBuffer(tmp_path / "buffer")
+    buffer.append("acme", "chat", "on the first machine")
+    copy.append("acme", "chat", "on the second machine")
+    assert buffer_flush.store_buffer(default_deployment()).stored == 2
+    report = buffer_flush.store_buffer(default_deployment(), buffer=copy)
+    assert (report.stored, report.duplicates) == (1, 1)
+    assert said(here) == ["before", "on the first machine", "on the second machine"]
 
 
 def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Sandbox, buffer: SessionBuffer) -> None:
@@ -497,9 +514,13 @@ def test_another_deployment_never_stores_an_entry(
     assert run("buffer", "status")["other_deployments"] == []
 
 
-def test_entries_of_the_release_before_are_stored(here: Sandbox, buffer: SessionBuffer) -> None:
-    """The release 0.1.0 named no deployment."""
-    buffer.append("acme", "chat", "old")
+def test_entries_of_the_release_before_are_stored(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release 0.1.0 named no deployment, and gave its entries no ids."""
+    with monkeypatch.context() as before:
+        before.setattr(entry, "line", _line_of_the_release_before)
+        buffer.append("acme", "chat", "old")
     buffer.close()
     [folder] = Path(buffer.folder, "sessions").iterdir()
     about = json.loads((folder / "session.json").read_text())
@@ -512,8 +533,16 @@ def test_entries_of_the_release_before_are_stored(here: Sandbox, buffer: Session
     assert run("buffer", "status")["entries"] == 2
     assert Nexus().ingest("acme", "chat", turns("newest")).stored == 1
     assert said(here) == ["old", "new", "newest"]
+    # The release before may have stored the message, and may have died before it deleted the entry.
+    repeat = Message(content="old", id=f"entry:{about['start_id']}:1")
+    assert Nexus().ingest("acme", "chat", [repeat]).duplicates == 1
     assert again.clear("acme", "chat")
     assert again.list() == []
+
+
+def _line_of_the_release_before(entry_seq: int, time: float, context_type: bytes, payload: bytes) -> bytes:
+    body = b'{"entry_seq":%d,"time":%.6f,"context_type":%s,"payload":%s' % (entry_seq, time, context_type, payload)
+    return b'%s,"checksum":"%08x"}\n' % (body, crc32(body))
 
 
 @pytest.mark.parametrize(
