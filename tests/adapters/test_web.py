@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
+from sqlalchemy import make_url
 
 from nexus_tasks import Nexus
 from nexus_tasks.embedded.urls import celery_url
@@ -125,3 +126,45 @@ def test_a_django_models_save_is_remembered_if_its_transaction_commits(here: San
         eventually(lambda: django("-c", LEFT).strip() == "0")
     said = {memory.content for memory in nexus.memories("django-shop", levels=["raw"])}
     assert said == expected
+
+
+ON_POSTGRES = """
+from shop.settings import *
+DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": %r, "USER": %r, "HOST": %r, "PORT": %r}}
+"""
+
+
+def test_a_django_outbox_is_read_again_after_its_database_has_closed_the_connections(
+    here: Sandbox, broker: str
+) -> None:
+    """As when the database restarts. The thread that reads the outbox runs no task, so Celery closes no connection."""
+    nexus = Nexus(here.deployment)
+    nexus.create_namespace("django-shop")
+    address = make_url(here.database_url)
+    place = (address.database, address.username, address.query["host"], address.query.get("port", ""))
+    (here.folder / "shop_on_postgres.py").write_text(ON_POSTGRES % place)
+    environment = environment_of(here, SHOP_BROKER_URL=broker, DJANGO_SETTINGS_MODULE="shop_on_postgres")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(FOLDER / "django_shop"), str(here.folder), environment["PYTHONPATH"]]
+    )
+    manage = [sys.executable, str(FOLDER / "django_shop" / "manage.py"), "migrate", "--verbosity", "0"]
+    subprocess.run(manage, env=environment, cwd=here.folder, timeout=120, check=True)
+
+    def order(what: str) -> None:
+        here.sql(
+            "INSERT INTO shop_order (customer, text, wants_memory) VALUES ('cleo', :text, true)",
+            text=f"I order {what} every month.",
+        )
+
+    def remembered() -> bool:
+        return here.sql("SELECT 1 FROM shop_order WHERE wants_memory") == []
+
+    with worker("shop", here.folder, environment) as log:
+        order("cocoa")
+        eventually(remembered, within=60, why=log.read_text())
+        here.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        order("mint")
+        eventually(remembered, within=60, why=log.read_text())
