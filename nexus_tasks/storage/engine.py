@@ -194,7 +194,8 @@ class Database:
                     raise NamespaceMoving(reason) from None
                 if time.monotonic() - self._connected_anew_at >= CONNECT_ANEW_EVERY:
                     self._connected_anew_at = time.monotonic()
-                    session.connection().invalidate()
+                    if session.is_active:  # else a flush has failed, and the connection is back in the pool
+                        session.connection().invalidate()
                     self.dispose()
             raise
 

@@ -27,6 +27,7 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import access
+from nexus_tasks.storage import webhooks
 from tests import sentinel
 from tests.databases import administer, make_template
 from tests.integration import inline
@@ -133,6 +134,13 @@ def test_a_process_connects_anew_when_postgres_takes_no_writes(here: Sandbox) ->
         after = Message(content="It opens in May.", author="ann", id="after")
         eventually(lambda: not nexus.ingest("acme", "shop", [after]).buffered, within=20)
         assert here.sql("SELECT external_id FROM memories ORDER BY seq") == [("before",), ("during",), ("after",)]
+
+
+def test_a_row_that_a_server_without_writes_refuses_is_an_outage(here: Sandbox) -> None:
+    with database_with(here, "default_transaction_read_only", "on"):
+        for namespace_id in (1, 2):  # the second one comes within 5 s and does not connect anew
+            with pytest.raises(StorageUnavailable, match="read-only"), here.deployment.database.transaction() as tx:
+                webhooks.create(tx, namespace_id, "https://example.com/told", ["dream.closed"])
 
 
 def test_a_process_that_serves_from_a_standby_keeps_its_connections(here: Sandbox) -> None:
