@@ -27,6 +27,7 @@ from nexus_tasks.buffer.places import (
     default_deployment_name,
     default_folder,
     session_folder_name,
+    waiting_name,
 )
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
@@ -272,16 +273,35 @@ class SessionBuffer:
         Raises:
             BufferError: the folder cannot be written.
         """
-        path = os.path.join(self.folder, "storing.lock")
         with self._os_errors_explained():
-            files.make_folder(self.folder)
-            os.close(files.open_or_make(path, os.O_RDWR))  # the lock would make it for root alone
+            path = self._lock_file("storing.lock")
             held = file_locks.lock(path) if wait else file_locks.try_lock(path)
         try:
             yield held is not None
         finally:
             if held is not None:
                 held.release_everywhere()  # an application may have forked a child meanwhile
+
+    def try_waiting(self) -> file_locks.FileLock | None:
+        """Take the lock of the one process that waits for :meth:`storing`, without waiting for the lock.
+
+        The process releases the lock when it may store, before it reads the entries. So another process that does not
+        get the lock can leave its entries to the first one.
+
+        Returns:
+            The lock. ``None``: another process waits to store the entries of this deployment.
+
+        Raises:
+            BufferError: the folder cannot be written.
+        """
+        with self._os_errors_explained():
+            return file_locks.try_lock(self._lock_file(waiting_name(self.deployment)))
+
+    def _lock_file(self, name: str) -> str:
+        path = os.path.join(self.folder, name)
+        files.make_folder(self.folder)
+        os.close(files.open_or_make(path, os.O_RDWR))  # the lock would make it for root alone
+        return path
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:

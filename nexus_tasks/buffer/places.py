@@ -123,6 +123,11 @@ def _deployment_hash(deployment: str) -> str:
     return sha256(deployment.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
+def waiting_name(deployment: str) -> str:
+    """The name of the lock of the process that waits until it may store a deployment's entries."""
+    return f"waiting-{_deployment_hash(deployment)}.lock"
+
+
 def open_name(first_seq: int) -> str:
     """The name of the open segment. Entries are appended to the open segment."""
     return f"{first_seq:0{_SEQ_DIGITS}d}.open"

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -218,6 +218,7 @@ def store_buffer(
     buffer: SessionBuffer | None = None,
     allowed: Collection[str] | None = None,
     briefly: bool = False,
+    begins: Callable[[], object] = lambda: None,
 ) -> StoreReport:
     """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
 
@@ -230,6 +231,7 @@ def store_buffer(
             then returns at once, and its report has ``busy`` set.
         allowed: store and report only the entries of these namespaces. Default: those of all.
         briefly: wait at most a second for a namespace that another transaction keeps locked. Its entries stay.
+        begins: called when no other process stores the buffer any more, before its entries are read.
 
     Returns:
         The numbers of stored messages and deleted entries, and the entries that could not be stored.
@@ -243,6 +245,7 @@ def store_buffer(
         if not mine:
             report.busy = True
             return report
+        begins()
         if buffer.pending():
             with deployment.database.reading() as tx:
                 tx.execute(text("SELECT 1"))  # while Postgres is away, no call reads the whole buffer in vain

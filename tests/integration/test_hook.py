@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Message, Nexus, files
+from nexus_tasks import Message, Nexus, file_locks, files
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer import session as buffer_session
 from nexus_tasks.cognition import erasure as forgetting
@@ -553,6 +553,25 @@ def test_a_stop_leaves_a_process_that_stores(here: Sandbox, tmp_path: Path) -> N
     eventually(lambda: not buffer.pending(), within=60)
     with buffer.storing(wait=True):  # it is done with the folder, so that this can be deleted
         pass
+
+
+def test_one_process_at_a_time_waits_to_store_what_many_hooks_have_left(here: Sandbox, tmp_path: Path) -> None:
+    """Before, forty subagents that stopped at a time left forty processes, with 4.4 GB together."""
+    program = [sys.executable, "-m", "nexus_tasks.integrations.coding_agents.store"]
+    environment = {**os.environ, **here.environment}
+    buffer = SessionBuffer(here.folder / "buffer")
+    with buffer.storing(wait=True):
+        buffer.append(NS, "one", "before")
+        waiting = subprocess.Popen(program, env=environment, cwd=tmp_path)
+        eventually(lambda: any(file_locks.has_open(waiting.pid, one) for one in here.folder.glob("buffer/waiting-*")))
+        buffer.append(NS, "two", "meanwhile")
+        subprocess.run(program, env=environment, cwd=tmp_path, check=True, timeout=60)  # it does not wait
+        assert waiting.poll() is None
+        other = buffer.of("elsewhere/nexus").try_waiting()
+        assert other is not None, "the first process does not store what belongs to another deployment"
+        other.release()
+    assert waiting.wait(60) == 0
+    assert said(here) == ["before", "meanwhile"]
 
 
 def test_what_the_hook_leaves_running_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

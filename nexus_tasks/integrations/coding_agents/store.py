@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import ExitStack
 
-from nexus_tasks.buffer import default_home, home_of_deployment
+from nexus_tasks.buffer import SessionBuffer, default_home, home_of_deployment
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.setup import environment_file
-from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +21,21 @@ def main() -> None:
 
     The function starts no server. When the embedded servers do not run, the function does nothing, and a worker stores
     the buffer later.
+
+    While another process waits to store the buffer, it stores the entries of this one too. Otherwise, when many
+    subagents stop at a time, each would have a process of 110 MB that waits.
     """
     time.sleep(_LAST_LINES)
     environment_file.load()
+    with ExitStack() as waiting:
+        if lock := SessionBuffer().try_waiting():
+            waiting.enter_context(lock)
+            _store(waiting)
+
+
+def _store(waiting: ExitStack) -> None:
+    from nexus_tasks.settings import load_settings  # after the lock was taken: it needs time and memory
+
     settings = load_settings()
     if settings.embedded:
         from nexus_tasks import embedded
@@ -34,7 +46,7 @@ def main() -> None:
     from nexus_tasks.services import buffer_flush, context_cache
 
     try:
-        buffer_flush.store_buffer(default_deployment(), wait=True)
+        buffer_flush.store_buffer(default_deployment(), wait=True, begins=waiting.close)
         context_cache.refresh(default_deployment())
     except NexusError as error:
         # The messages stay in the buffer. The next command or worker that stores the buffer reports the error again.
