@@ -35,7 +35,8 @@ class Reader:
 
     def messages(self, lines: Iterable[bytes]) -> Iterator[Message]:
         """The messages of ``lines``, in the order of the lines."""
-        for line in lines:
+        for raw in lines:
+            line = raw.lstrip(b"\0")  # after a power cut, a file may have zeros before its next line
             if line.strip():
                 try:
                     record = json.loads(line)

@@ -85,6 +85,16 @@ def test_what_is_no_message_is_left_out(line: bytes) -> None:
     assert [one["content"] for one in found] == ["still here"]
 
 
+def test_a_line_behind_the_zeros_of_a_power_cut_is_read() -> None:
+    made = Transcript()
+    made.prompt("before")
+    made.prompt("after")
+    before, after = (line.encode() for line in made.lines)
+    reader = Reader()
+    assert [one["content"] for one in reader.messages([before, bytes(4_096) + after])] == ["before", "after"]
+    assert reader.broken == 0
+
+
 def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
     made, path = Transcript(), tmp_path / "t.jsonl"
     made.prompt("one")
