@@ -21,19 +21,18 @@ different versions must not be compared.
 from __future__ import annotations
 
 import math
-import threading
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nexus_tasks import forks
 from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.embeddings.turns import Turns
 from nexus_tasks.embeddings.unit import unit
 from nexus_tasks.text import MOST_KEPT, NEGATIONS, STOP_WORDS, stem, words
 
@@ -47,20 +46,25 @@ STOP_WEIGHT = 0.1
 FULL_LENGTH, LONGEST_LENGTH = 5, 8  # a stem of 5 letters weighs 1, and a stem of 8 or more letters weighs 1.6
 NGRAM_CHARACTERS = 40  # only a word's first 40 characters make n-grams, because base64 text may be one very long word
 CHUNK = 512  # texts per step; a smaller step needs less memory
-# A step with more characters than this takes seconds of computing. One thread of a process does such a step at a time.
+# A step with more characters than this takes seconds of computing. The threads of a process do such steps in turns.
 # Otherwise the long messages of one tenant slow down all other threads of a worker.
 LONG_STEP = 50_000
+TURN = 0.25  # seconds
+# A text with more characters than this takes up to 250 MB of memory. A process embeds one such text at a time.
+LONG_TEXT = 200_000
+WORDS_AT_ONCE = 500  # words or terms between two looks at the clock
+TERMS_AT_ONCE = 20_000  # terms whose features are kept until they are added up
 
-_long_steps = threading.Lock()
+_long_steps, _long_texts = Turns(TURN), Turns(math.inf)
 
 
-def _renew_lock() -> None:
-    """Give a forked child a lock of its own: a thread of the parent, which the child lacks, may hold the other one."""
-    global _long_steps
-    _long_steps = threading.Lock()
+def _renew_turns() -> None:
+    """Give a forked child turns of its own: a thread of the parent, which the child lacks, may have its turn."""
+    global _long_steps, _long_texts
+    _long_steps, _long_texts = Turns(TURN), Turns(math.inf)
 
 
-forks.after_in_child(_renew_lock)
+forks.after_in_child(_renew_turns)
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
 
@@ -84,34 +88,55 @@ class HashingEmbedder:
 
 
 def _in_turn(texts: Sequence[str]) -> Vectors:
-    with _long_steps if sum(map(len, texts)) > LONG_STEP else nullcontext():
-        return _sum(texts)
+    sums = np.zeros((len(texts), DIMENSIONS))
+    if sum(map(len, texts)) <= LONG_STEP:
+        _add(sums, texts, lambda: None)
+        return unit(sums)
+    alone = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
+    for row in alone:
+        with _long_texts, (turns := _long_steps):
+            _add(sums[row : row + 1], [texts[row]], turns.pass_on)
+    with (turns := _long_steps):
+        _add(sums, ["" if len(text) > LONG_TEXT else text for text in texts], turns.pass_on)
+    return unit(sums)
 
 
-def _sum(texts: Sequence[str]) -> Vectors:
+def _add(sums: NDArray[np.float64], texts: Sequence[str], pause: Callable[[], None]) -> None:
+    """Add the features of each text to the text's row of ``sums``.
+
+    Args:
+        pause: is called now and then, so that other threads can compute.
+    """
     features: list[_Features] = []
     owners: list[int] = []
     factors: list[float] = []
     for row, text in enumerate(texts):
-        for term, count in _terms(text).items():
+        pause()
+        for n, (term, count) in enumerate(_terms(text, pause).items()):
+            if n % WORDS_AT_ONCE == 0:
+                pause()
+            if len(features) == TERMS_AT_ONCE:
+                _scatter(sums, features, owners, factors)
+                features, owners, factors = [], [], []
             features.append(_features(*term))
             owners.append(row)
             factors.append(1.0 + math.log(count))
-    return unit(_scatter(len(texts), features, np.array(owners, np.int64), np.array(factors)))
+    _scatter(sums, features, owners, factors)
 
 
-def _terms(text: str) -> Counter[tuple[str, ...]]:
+def _terms(text: str, pause: Callable[[], None]) -> Counter[tuple[str, ...]]:
     """Count the words of ``text``, and the pairs of stems of neighbouring content words."""
     # A text without letters and digits, such as a text of emoji, is split at white space.
     found = words(text) or text.split()
-    content = [_stem(word) for word in found if word not in STOP_WORDS]
-    return Counter([*((word,) for word in found), *pairwise(content)])
+    content: list[str] = []
+    for i in range(0, len(found), WORDS_AT_ONCE):
+        pause()
+        content += [_stem(word) for word in found[i : i + WORDS_AT_ONCE] if word not in STOP_WORDS]
+    return Counter(chain(((word,) for word in found), pairwise(content)))
 
 
-def _scatter(
-    rows: int, features: list[_Features], owners: NDArray[np.int64], factors: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Add up the features (places and weights) of all terms, as ``float64[rows, 384]``.
+def _scatter(sums: NDArray[np.float64], features: list[_Features], owners: list[int], factors: list[float]) -> None:
+    """Add the features (places and weights) of terms to ``sums``.
 
     The features of a term are multiplied by the term's factor, and added to the row of the text with the term.
 
@@ -119,13 +144,13 @@ def _scatter(
         owners: for each term, the row of its text.
     """
     if not features:
-        return np.zeros((rows, DIMENSIONS))
+        return
     sizes = [len(places) for places, _ in features]
-    flat = np.repeat(owners * DIMENSIONS, sizes) + np.concatenate([places for places, _ in features])
-    weights = np.repeat(factors, sizes) * np.concatenate([weights for _, weights in features])
-    # bincount always adds in the same order, unlike a matrix product. So the rounding is the same on every machine.
-    sums = np.bincount(flat, weights=weights, minlength=rows * DIMENSIONS).astype(np.float64, copy=False)
-    return sums.reshape(rows, DIMENSIONS)
+    rows = np.repeat(np.array(owners, np.int64) * DIMENSIONS, sizes)
+    places = rows + np.concatenate([places for places, _ in features])
+    weights = np.repeat(np.array(factors), sizes) * np.concatenate([weights for _, weights in features])
+    # This always adds in the same order, unlike a matrix product. So the rounding is the same on every machine.
+    np.add.at(sums.reshape(-1), places, weights)
 
 
 def _features(first: str, second: str | None = None) -> _Features:

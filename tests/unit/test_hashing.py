@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 from nexus_tasks.embeddings import hashing
 from nexus_tasks.embeddings.choose import embedder
 from nexus_tasks.embeddings.hashing import HashingEmbedder, _word_features
+from nexus_tasks.embeddings.turns import Turns
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
 
@@ -105,18 +109,110 @@ def test_one_thread_at_a_time_embeds_long_texts(monkeypatch: pytest.MonkeyPatch)
     """Before, the long messages of one tenant in many threads kept the message of another waiting for ten seconds."""
     busy, most, scatter = list[str](), list[int](), hashing._scatter
 
-    def watched(*args: object) -> object:
+    def watched(*args: Any) -> None:
         busy.append("")
         most.append(len(busy))
         time.sleep(0.05)
         busy.pop()
-        return scatter(*args)
+        scatter(*args)
 
     monkeypatch.setattr(hashing, "_scatter", watched)
     texts = [f"{'tea ' * hashing.LONG_STEP}{n}" for n in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda text: HashingEmbedder().embed([text]), texts))
+    assert set(most) == {1}
+
+
+def test_a_text_of_some_length_is_embedded_between_the_parts_of_longer_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it waited for whole messages of other tenants again and again: for three minutes instead of a second."""
+    monkeypatch.setattr(hashing, "_long_steps", Turns(0.01))
+    embedded, over, begun = list[str](), threading.Event(), threading.Barrier(4)
+
+    def flood(name: str) -> None:
+        text = " ".join(f"{name}{n}" for n in range(8_000))
+        begun.wait(20)
+        while not over.is_set():
+            EMBED([text])
+            embedded.append(name)
+
+    with ThreadPoolExecutor(3) as pool:
+        for name in ("ant", "bee", "cat"):
+            pool.submit(flood, name)
+        try:
+            begun.wait(20)
+            EMBED(["tea " * hashing.LONG_STEP])
+            before = len(embedded)
+            EMBED(["tea " * hashing.LONG_STEP])
+            assert len(embedded) - before <= 4
+        finally:
+            over.set()
+
+
+def test_long_texts_take_memory_for_their_parts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that embedded 16 MB of messages took 2.7 GB, and its worker was killed with the jobs of all tenants."""
+    monkeypatch.setattr(hashing, "LONG_STEP", 10_000)
+    texts = [" ".join(f"{name}{n}" for n in range(3_000)) for name in ("ant", "bee")]
+    whole, kept, scatter = EMBED(texts), list[int](), hashing._scatter
+
+    def watched(sums: Any, features: Any, *rest: Any) -> None:
+        kept.append(len(features))
+        scatter(sums, features, *rest)
+
+    monkeypatch.setattr(hashing, "_scatter", watched)
+    monkeypatch.setattr(hashing, "TERMS_AT_ONCE", 1_000)
+    assert EMBED(texts).tobytes() == whole.tobytes()
+    assert max(kept) == 1_000
+
+
+def test_the_longest_texts_are_embedded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes up to 250 MB of memory."""
+    monkeypatch.setattr(hashing, "LONG_STEP", 1_000)
+    monkeypatch.setattr(hashing, "LONG_TEXT", 2_000)
+    monkeypatch.setattr(hashing, "_long_steps", Turns(0.0))
+    busy, most, terms = list[str](), list[int](), hashing._terms
+
+    def watched(said: str, pause: Callable[[], None]) -> object:
+        if len(said) > hashing.LONG_TEXT:
+            busy.append("")
+            most.append(len(busy))
+            pause()
+            time.sleep(0.02)
+            pause()
+            busy.pop()
+        return terms(said, pause)
+
+    monkeypatch.setattr(hashing, "_terms", watched)
+    texts = [f"{'tea ' * 1_000}{n}" for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda text: EMBED([text, "short", "mid " * 300]), texts))
     assert most == [1] * 4
+    assert (made[0][1] == EMBED(["short"])[0]).all()
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_gives_its_turn_away() -> None:
+    turns, ends = Turns(0.0), threading.Event()
+
+    def hold() -> None:
+        with turns:
+            ends.wait(20)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(hold)
+            while not turns._taken:
+                time.sleep(0.01)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt), turns:
+                pass
+            ends.set()
+            pool.submit(hold).result(20)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not turns._taken
 
 
 def test_a_forked_child_embeds_long_texts_although_a_thread_of_its_parent_did() -> None:
