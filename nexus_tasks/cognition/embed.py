@@ -7,6 +7,8 @@ the embedding model has changed.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 
 from nexus_tasks.cognition.job_context import JobContext
@@ -20,6 +22,9 @@ from nexus_tasks.types import JobOutcome
 log = logging.getLogger(__name__)
 
 AT_ONCE = 256  # memories per transaction (chosen by hand, not measured)
+# A run of embed_memories begins no more pages after this many seconds, and another run goes on. A run may last 600 s.
+# The vectors of a large import take longer.
+RUN_SECONDS = 120.0
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -40,6 +45,8 @@ def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
 def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Store the missing vectors of a namespace's memories, at most 256 memories at a time, the newest first.
 
+    After two minutes the run ends and keeps the gap, so that reconcile asks for another run.
+
     Raises:
         JobError: the embedder does not answer, or refuses the configured API key. Vectors that were stored before the
             error stay.
@@ -50,9 +57,14 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     def still_mine(_done: int) -> None:
         job.still_mine()
 
-    filled, refused = fill_missing_vectors(resources.database, resources.embedder, job.namespace_id, still_mine)
+    until = time.monotonic() + RUN_SECONDS
+    filled, refused = fill_missing_vectors(
+        resources.database, resources.embedder, job.namespace_id, still_mine, until=until
+    )
     with resources.database.transaction() as tx:
-        if since is not None:
+        if filled and time.monotonic() > until:
+            embeddings.record_gap(tx, job.namespace_id)
+        elif since is not None:
             embeddings.close_gap(tx, job.namespace_id, since)
         details = {"embedded": filled, "refused": refused, "model": resources.embedder.name}
         outcome = JobOutcome(status="completed" if filled or refused else "unchanged", details=details)
@@ -60,19 +72,25 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
 
 
 def fill_missing_vectors(
-    database: Database, embedder: Embedder, namespace_id: int, note: Callable[[int], None]
+    database: Database,
+    embedder: Embedder,
+    namespace_id: int,
+    note: Callable[[int], None],
+    *,
+    until: float = math.inf,
 ) -> tuple[int, int]:
     """Embed the memories of a namespace that have no vector.
 
     Args:
         note: a function that is called before each page of memories is stored. Its argument is the number of
             vectors stored so far. An error that ``note`` raises ends the work.
+        until: from this time of ``time.monotonic`` on no page is begun, once a vector has been stored.
 
     Returns:
         The number of stored vectors, and the number of texts that the embedder refused.
     """
     filled, refused, before = 0, 0, None
-    while True:
+    while not filled or time.monotonic() < until:
         with database.transaction() as tx:
             page = embeddings.to_embed(tx, namespace_id, embedder.name, before=before, limit=AT_ONCE)
         if not page:
@@ -85,6 +103,7 @@ def fill_missing_vectors(
             embeddings.store(tx, namespace_id, embedder.name, still, vectors)
         filled += len(still)
         before = min(page)
+    return filled, refused
 
 
 def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from nexus_tasks import Nexus, limits
+from nexus_tasks.cognition import embed
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.embeddings.minilm import MiniLMEmbedder
@@ -84,6 +85,21 @@ def test_facts_are_kept_while_the_embedder_is_away_and_their_vectors_follow(
     assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
     assert facts() == kept
     assert reconcile() == 0
+    assert here.sql("SELECT * FROM embedding_gaps") == []
+
+
+def test_a_run_that_embeds_for_long_ends_and_another_goes_on(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each run of a large import lasted 600 s and counted as failed, and the fifth one was a dead letter."""
+    flaky = use(monkeypatch, Flaky())
+    flaky.poison = "Eva"  # refused texts alone end no run
+    monkeypatch.setattr(embed, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(embed, "AT_ONCE", 1)
+    Nexus().ingest(NAMESPACE, "log", [{"author": "ann", "content": said} for said in TALK], observers=[])
+    runs = []
+    while reconcile() and len(runs) < 5:
+        runs += work("embed_memories")
+    assert [(run["status"], run["embedded"]) for run in runs] == [("completed", 1), ("completed", 1), ("completed", 0)]
+    assert lacking(here, "flaky") == 1
     assert here.sql("SELECT * FROM embedding_gaps") == []
 
 
@@ -160,7 +176,6 @@ def test_a_gap_that_is_left_while_one_is_filled_stays(here: Sandbox, monkeypatch
 
 
 def test_a_memory_that_is_erased_meanwhile_gets_none(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nexus_tasks.cognition import embed
 
     flaky = use(monkeypatch, Flaky())
     first, *_ = say(*TALK, observers=[])
