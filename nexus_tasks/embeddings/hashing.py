@@ -56,15 +56,9 @@ WORDS_AT_ONCE = 500  # words or terms between two looks at the clock
 TERMS_AT_ONCE = 20_000  # terms whose features are kept until they are added up
 
 _long_steps, _long_texts = Turns(TURN), Turns(math.inf)
-
-
-def _renew_turns() -> None:
-    """Give a forked child turns of its own: a thread of the parent, which the child lacks, may have its turn."""
-    global _long_steps, _long_texts
-    _long_steps, _long_texts = Turns(TURN), Turns(math.inf)
-
-
-forks.after_in_child(_renew_turns)
+# A thread of the parent, which a forked child lacks, may have its turn.
+forks.after_in_child(_long_steps.renew)
+forks.after_in_child(_long_texts.renew)
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
 
@@ -94,10 +88,10 @@ def _in_turn(texts: Sequence[str]) -> Vectors:
         return unit(sums)
     alone = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
     for row in alone:
-        with _long_texts, (turns := _long_steps):
-            _add(sums[row : row + 1], [texts[row]], turns.pass_on)
-    with (turns := _long_steps):
-        _add(sums, ["" if len(text) > LONG_TEXT else text for text in texts], turns.pass_on)
+        with _long_texts, _long_steps:
+            _add(sums[row : row + 1], [texts[row]], _long_steps.pass_on)
+    with _long_steps:
+        _add(sums, ["" if len(text) > LONG_TEXT else text for text in texts], _long_steps.pass_on)
     return unit(sums)
 
 

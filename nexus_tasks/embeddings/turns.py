@@ -19,6 +19,10 @@ class Turns:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget the threads, for a forked child, which lacks them."""
         self._guard = threading.Lock()
         self._waiting = deque[threading.Lock]()
         self._taken = False
