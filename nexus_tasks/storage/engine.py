@@ -262,6 +262,13 @@ class Database:
         self.engine.dispose()
 
 
+# Postgres notices within about 10 s that the link to a process, or its machine, is lost. Otherwise it waits for the
+# system, often for 2 hours, and keeps the locks of the session, such as the lock of a move, an upgrade or the upkeep.
+KEEPALIVES = (
+    "SET tcp_keepalives_idle = 5",  # seconds
+    "SET tcp_keepalives_interval = 2",
+    "SET tcp_keepalives_count = 2",
+)
 INDEX_READS = 100  # vectors that a search in a vector index reads; a statement may set a lower number
 _SETTINGS = (
     # psycopg reads no times and intervals in other styles, which a database, its user or PGDATESTYLE may have.
@@ -273,6 +280,7 @@ _SETTINGS = (
     # Postgres ends the transaction of a frozen worker, so that the next worker gets the locks.
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
+    *KEEPALIVES,
     "SET enable_memoize = off",  # a search looks up a thousand memories, each once: a cache of them takes longer
     # Else Postgres gives a costly statement up to two processes more, and other tenants wait for the processors. A
     # search that compared 20,000 vectors ended no sooner with them.

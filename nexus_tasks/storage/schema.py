@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from nexus_tasks.errors import StorageMisconfigured
 from nexus_tasks.storage import tenancy
-from nexus_tasks.storage.engine import NO_TIMEOUTS
+from nexus_tasks.storage.engine import KEEPALIVES, NO_TIMEOUTS
 from nexus_tasks.storage.translation import make_engine, translated
 
 if TYPE_CHECKING:  # Alembic takes 0.1 s to import, and only a migration needs it
@@ -111,6 +111,7 @@ def _turn(engine: Engine) -> Iterator[None]:
     """
     with engine.connect() as guard:
         guard.execute(NO_TIMEOUTS)
+        guard.execute(text("; ".join(KEEPALIVES)))
         guard.commit()
         while not guard.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK}):
             guard.rollback()
@@ -138,7 +139,7 @@ def _patiently(engine: Engine, work: Callable[[Connection], T]) -> T:
     for left in reversed(range(_TRIES)):
         with engine.connect() as connection:
             connection.execute(NO_TIMEOUTS)
-            connection.execute(text(f"SET lock_timeout = {_LOCK_MS}"))
+            connection.execute(text("; ".join([f"SET lock_timeout = {_LOCK_MS}", *KEEPALIVES])))
             connection.commit()
             try:
                 return work(connection)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +113,43 @@ def test_an_upgrade_has_no_timeout_for_statements(
     schema.upgrade(empty)
     found, needed = schema.versions(empty)
     assert found == needed
+
+
+_PROBED = "SELECT name FROM pg_settings WHERE source = 'session' AND name LIKE 'tcp_keepalives_%' ORDER BY name"
+
+
+def test_postgres_probes_the_link_of_each_process_and_upgrade(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the locks of a lost machine stayed for 2 hours, and kept the next upgrade or move of a cell waiting."""
+    probed = list[list[str]]()
+
+    def look(connection: Connection) -> str:
+        probed.append(list(connection.scalars(text(_PROBED))))
+        return ""
+
+    guard = schema._turn
+
+    @contextmanager
+    def looking(engine: Engine) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "connect", partial(connect_and_keep, engine.connect))
+            with guard(engine):
+                probed.append(list(kept[0].scalars(text(_PROBED))))
+                yield
+
+    kept = list[Connection]()
+
+    def connect_and_keep(connect: Callable[[], Connection]) -> Connection:
+        kept.append(connect())
+        return kept[-1]
+
+    monkeypatch.setattr(tenancy, "install", look)
+    monkeypatch.setattr(schema, "_turn", looking)
+    schema.upgrade(empty)
+    database = Database(empty)
+    with database.dedicated_connection() as connection:
+        look(connection)
+    database.dispose()
+    assert probed == 3 * [["tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval"]]
 
 
 def test_what_was_stored_before_gets_its_times_and_standings(empty: str) -> None:
