@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any
 
 from nexus_tasks.errors import NotFound
@@ -15,6 +16,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import cascade, context, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import word_forms
+
+_Words = Callable[[Memory], set[str]]
 
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
 # Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
@@ -112,7 +115,10 @@ def _forget(
 ) -> ErasureResult:
     worded = context.facts_with_words_of(tx, erased)
     targets.lock_perspectives(tx, [*erased, *worded])
-    deleting = cascade.find_cascade(tx, erased, worded, _is_still_supported, _told_by_lost)
+    # Several facts may cite the same messages. The words of a message of a million characters take up to 4 s and 20 MB.
+    words = lru_cache(maxsize=4)(_words)
+    rules = partial(_is_still_supported, words), partial(_told_by_lost, words)
+    deleting = cascade.find_cascade(tx, erased, worded, *rules)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of_messages(tx, raw)
     if not replaced:
@@ -128,19 +134,19 @@ def _forget(
     )
 
 
-def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
+def _is_still_supported(words: _Words, fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
     """Whether a fact may stay after its ``lost`` sources are erased.
 
     The fact must go when it has a content word that only the ``lost`` sources support. A word is still supported when
     one of the ``left`` sources or the name of the fact's author contains the word. A word that no source contains does
     not count.
     """
-    return _words_of_lost(fact, lost, left).isdisjoint(word_forms(fact.content))
+    return _words_of_lost(words, fact, lost, left).isdisjoint(word_forms(fact.content))
 
 
-def _told_by_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> dict[str, Any]:
+def _told_by_lost(words: _Words, fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> dict[str, Any]:
     """The columns of a fact that stays, without what only its ``lost`` sources tell: labels, and a time."""
-    gone = _words_of_lost(fact, lost, left)
+    gone = _words_of_lost(words, fact, lost, left)
     labels = [label for label in fact.labels if gone.isdisjoint(word_forms(label))]
     changed: dict[str, Any] = {} if labels == fact.labels else {"labels": labels}
     told = fact.event_from, fact.event_to
@@ -149,10 +155,10 @@ def _told_by_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memor
     return changed
 
 
-def _words_of_lost(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> set[str]:
+def _words_of_lost(words: _Words, fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> set[str]:
     """The content words of the ``lost`` sources of a fact that neither the others nor the author's name have."""
-    known = {word for source in left for word in _words(source)} | word_forms(fact.author or "")
-    return {word for source in lost for word in _words(source)} - known
+    known = {word for source in left for word in words(source)} | word_forms(fact.author or "")
+    return {word for source in lost for word in words(source)} - known
 
 
 def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime | None]]:

@@ -22,6 +22,7 @@ from sqlalchemy import select, text
 
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
+from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.errors import InvalidInput, NotFound, StorageUnavailable
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import erasure
@@ -1208,6 +1209,28 @@ def test_an_erasure_that_reads_many_texts_is_never_idle_for_long(
     with here.another():
         Nexus().forget(NAMESPACE, memory_id=target)
     assert facts() == []
+
+
+def test_messages_that_many_facts_cite_together_are_read_once(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 60 facts of two messages of 290,000 characters, Postgres ended the transaction of each try."""
+    claude()
+    ids = say(f"My boat is the {SECRET}. " + "Wind! " * 50, "I sail it every day. " + "Waves! " * 50)
+    told = [(f"Ann sails the {SECRET} in {month}.", ids) for month in ("May", "June", "July", "August")]
+    standin.answer("derive", lambda _: observations(*told))
+    work("derive_memory")
+    assert len(facts()) == 4
+    read, split = list[str](), forgetting.word_forms
+
+    def reading(said: str) -> set[str]:
+        read.append(said)
+        return split(said)
+
+    monkeypatch.setattr(forgetting, "word_forms", reading)
+    Nexus().forget(NAMESPACE, memory_id=ids[0])
+    assert facts() == []
+    assert [sum(word in one for one in read) for word in ("Wind!", "Waves!")] == [1, 1]
 
 
 def test_a_table_that_is_in_use_is_waited_for_without_holding_up_others(

@@ -95,8 +95,9 @@ def find_cascade(
                 if (
                     own
                     and _is_still_said_by_people(lost, own)
-                    and still_supported(memory, lost, left)
+                    # This statement of each fact comes first, so that the transaction is not idle for all of them.
                     and _may_stay_superseding(tx, memory, left)
+                    and still_supported(memory, lost, left)
                 ):
                     cascade.weakened[memory.id] = len(lost), own
                     cascade.standings[memory.id] = min(_standing(memory, source) for source in own)
