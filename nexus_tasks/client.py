@@ -74,15 +74,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# Methods that an application calls for each of its requests. `ingest` and `remember` look at the silence themselves.
+_OFTEN = frozenset({"search", "context", "profile", "ask", "session"})
+
+
 def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Nexus, P], Coroutine[Any, Any, R]]:
     """Make the asynchronous twin of ``method``. It calls ``method`` in a thread, so the event loop is not blocked."""
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
         checked: Callable[..., R] = getattr(self, method.__name__)  # the class's decorator has replaced `method`
+        if method.__name__ in _OFTEN:
+            return await asyncio.to_thread(_unless_silent, self, functools.partial(checked, *args, **kwargs))
         return await asyncio.to_thread(checked, *args, **kwargs)
 
     functools.update_wrapper(twin, method)
     return twin
+
+
+def _unless_silent(client: Nexus, call: Callable[[], R]) -> R:
+    if client.cells is not None:  # their router does this
+        return call()
+    return services.intake.unless_silent(client.deployment, call)
 
 
 def _file(given: str | Path | TextIO) -> Path | TextIO:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeGuard, TypeVar
 
-from nexus_tasks.errors import QueueUnavailable, StorageMisconfigured, StorageUnavailable
+from nexus_tasks.errors import NotFound, QueueUnavailable, StorageMisconfigured, StorageUnavailable
 
 T = TypeVar("T")
 Outage = StorageUnavailable | QueueUnavailable
@@ -60,6 +60,31 @@ class Silence:
             with self._lock:
                 if self._silent.get(server) is known:  # the call has failed before it asked the server
                     self._silent[server] = 0.0, known[1]
+
+    def ask_and_note(self, server: str, error_type: type[Outage], call: Callable[[], T]) -> T:
+        """Ask a server with a call that does not note what it has found.
+
+        Args:
+            server: the name of the server.
+            error_type: the error of ``call`` that says that the server does not answer.
+            call: asks it.
+
+        Raises:
+            StorageUnavailable, QueueUnavailable: the server is silent.
+            any error of ``call``.
+        """
+
+        def noting() -> T:
+            begun = time.monotonic()
+            try:
+                found = call()
+            except (error_type, NotFound) as error:
+                self.note(server, begun, None if isinstance(error, NotFound) else error)
+                raise
+            self.note(server, begun, None)
+            return found
+
+        return self.ask(server, noting)
 
     def holds(self, server: str) -> bool:
         """Whether a server is silent."""

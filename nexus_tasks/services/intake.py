@@ -8,23 +8,34 @@ An outage may end by itself. After a wrong setting, such as a wrong password, no
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, Transient, faults
+from nexus_tasks.errors import (
+    EmbeddedUnavailable,
+    InvalidInput,
+    StorageMisconfigured,
+    StorageUnavailable,
+    Transient,
+    faults,
+)
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter, check_derivations, without_secrets
+from nexus_tasks.silence import Silence
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import TRIES, Transaction
 from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.types import Message, Receipt, check_message, check_name, check_namespace
 
+T = TypeVar("T")
+
 _MESSAGE = TypeAdapter(Message)
+_POSTGRES = "Postgres"
 
 
 class _Turns:
@@ -57,7 +68,8 @@ def ingest(
 ) -> Receipt:
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
     session_key, said, wanted = _checked(namespace, session_key, messages, observers)
-    try:
+
+    def store() -> tuple[SessionWriter, StoredMessages]:
         # Messages that were buffered earlier are stored first.
         buffer_flush.store_pending(deployment, namespace, session_key)
         with deployment.local(_Turns).of(namespace):
@@ -72,7 +84,10 @@ def ingest(
             return writer, stored
 
         # A replacement erases, which may meet a deadlock. Other messages go to the buffer at once.
-        writer, stored = deployment.database.commit(committed, tries=TRIES if replace else 1)
+        return deployment.database.commit(committed, tries=TRIES if replace else 1)
+
+    try:
+        writer, stored = unless_silent(deployment, store)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
     except (Transient, EmbeddedUnavailable):
@@ -88,6 +103,21 @@ def ingest(
         duplicates=stored.duplicates,
         enqueued=enqueued,
     )
+
+
+def unless_silent(deployment: Deployment, call: Callable[[], T]) -> T:
+    """While Postgres is silent, let one caller at a time wait for it, and refuse the others at once.
+
+    Otherwise the calls of ``aingest`` and ``asearch`` would hold all threads of an application's event loop. The
+    application needs these threads for other work, too, such as looking up a host.
+
+    Raises:
+        StorageUnavailable: Postgres is silent.
+        any error of ``call``.
+    """
+    if deployment.watch is not None:  # the router of the cells does this
+        return call()
+    return deployment.local(Silence).ask_and_note(_POSTGRES, StorageUnavailable, call)
 
 
 def keep(

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from nexus_tasks import silence
-from nexus_tasks.errors import InvalidInput, StorageMisconfigured, StorageUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, NotFound, StorageMisconfigured, StorageUnavailable, Transient
 from nexus_tasks.silence import Silence
 
 
@@ -137,3 +137,27 @@ def test_an_error_before_the_cell_was_asked_leaves_the_next_try_to_others(clock:
         silent.ask("two", wrong)
     assert silent.holds("two")
     assert answers(silent, clock)
+
+
+def test_a_call_without_notes_of_its_own_is_noted(clock: Clock) -> None:
+    silent = Silence()
+
+    def call(error: Exception | None = None) -> None:
+        clock.now += 5.0
+        if error:
+            raise error
+
+    def ask(error: Exception | None = None) -> None:
+        silent.ask_and_note("two", StorageUnavailable, lambda: call(error))
+
+    for answer in (None, NotFound("Nothing is there.")):
+        with pytest.raises(StorageUnavailable, match="No answer"):
+            ask(StorageUnavailable("No answer."))
+        begun = clock.now
+        with pytest.raises(StorageUnavailable, match="No answer"):
+            ask()
+        assert clock.now == begun, "refused at once"
+        clock.now += 1.5
+        with suppress(NotFound):
+            ask(answer)
+        assert not silent.holds("two"), "the server has answered"
