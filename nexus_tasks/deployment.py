@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from weakref import WeakSet
@@ -44,6 +45,7 @@ from nexus_tasks.importing import PAUSE, Imports
 from nexus_tasks.model_totals import count_call
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, cell_settings, load_settings, refuse_several
+from nexus_tasks.silence import Silence
 from nexus_tasks.storage import identity, namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database, Watch
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -75,6 +77,7 @@ WORKER_STEPS = (
 )
 CONSUMER_STEP = "nexus_tasks.worker:EventBatchesStep"
 NAMESPACE_REMEMBERED_SECONDS = 10.0
+POSTGRES = "Postgres"  # the name of a deployment's database in its `Silence`
 # Connections to Postgres. The spare connections are for the sweep, reconcile and the session buffer.
 POOL_SIZE, SPARE_CONNECTIONS = 10, 4
 
@@ -164,7 +167,8 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        return Database(url, pool_size(self.settings, self.threads), placing=self._placing(), watch=self.watch)
+        watch = self.watch or partial(self.local(Silence).note, POSTGRES)
+        return Database(url, pool_size(self.settings, self.threads), placing=self._placing(), watch=watch)
 
     def _placing(self) -> Callable[[str], None] | None:
         """The function that notes in which cell a new namespace is made; ``None``: there are no cells."""

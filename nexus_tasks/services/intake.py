@@ -15,12 +15,11 @@ from weakref import WeakValueDictionary
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks import limits
-from nexus_tasks.deployment import Deployment
+from nexus_tasks.deployment import POSTGRES, Deployment
 from nexus_tasks.errors import (
     EmbeddedUnavailable,
     InvalidInput,
     StorageMisconfigured,
-    StorageUnavailable,
     Transient,
     faults,
 )
@@ -35,7 +34,6 @@ from nexus_tasks.types import Message, Receipt, check_message, check_name, check
 T = TypeVar("T")
 
 _MESSAGE = TypeAdapter(Message)
-_POSTGRES = "Postgres"
 
 
 class _Turns:
@@ -117,7 +115,7 @@ def unless_silent(deployment: Deployment, call: Callable[[], T]) -> T:
     """
     if deployment.watch is not None:  # the router of the cells does this
         return call()
-    return deployment.local(Silence).ask_and_note(_POSTGRES, StorageUnavailable, call)
+    return deployment.local(Silence).ask(POSTGRES, call)
 
 
 def keep(
