@@ -83,18 +83,13 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
         checked: Callable[..., R] = getattr(self, method.__name__)  # the class's decorator has replaced `method`
+        call = functools.partial(checked, *args, **kwargs)
         if method.__name__ in _OFTEN:
-            return await asyncio.to_thread(_unless_silent, self, functools.partial(checked, *args, **kwargs))
-        return await asyncio.to_thread(checked, *args, **kwargs)
+            return await asyncio.to_thread(lambda: self.deployment.unless_silent(call))
+        return await asyncio.to_thread(call)
 
     functools.update_wrapper(twin, method)
     return twin
-
-
-def _unless_silent(client: Nexus, call: Callable[[], R]) -> R:
-    if client.cells is not None:  # their router does this
-        return call()
-    return services.intake.unless_silent(client.deployment, call)
 
 
 def _file(given: str | Path | TextIO) -> Path | TextIO:

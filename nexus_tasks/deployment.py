@@ -18,13 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
 from celery import Celery, signals
+from sqlalchemy import text
 
 from nexus_tasks import forks
 from nexus_tasks.buffer import SessionBuffer
@@ -77,7 +78,8 @@ WORKER_STEPS = (
 )
 CONSUMER_STEP = "nexus_tasks.worker:EventBatchesStep"
 NAMESPACE_REMEMBERED_SECONDS = 10.0
-POSTGRES = "Postgres"  # the name of a deployment's database in its `Silence`
+_POSTGRES = "Postgres"  # the name of a deployment's database in its `Silence`
+_PROBE = text("SELECT 1")
 # Connections to Postgres. The spare connections are for the sweep, reconcile and the session buffer.
 POOL_SIZE, SPARE_CONNECTIONS = 10, 4
 
@@ -105,13 +107,12 @@ class _Once(Generic[T]):
         if deployment is None:
             return self
         forks.check()
-        try:
+        with suppress(KeyError):
             return deployment._made[self._name]
-        except KeyError:
-            with deployment._making:
-                if self._name not in deployment._made:
-                    deployment._made[self._name] = self._make(deployment)
-                return deployment._made[self._name]
+        with deployment._making:
+            if self._name not in deployment._made:
+                deployment._made[self._name] = self._make(deployment)
+            return deployment._made[self._name]
 
 
 class Deployment:
@@ -167,7 +168,7 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        watch = self.watch or partial(self.local(Silence).note, POSTGRES)
+        watch = self.watch or partial(self.local(Silence).note, _POSTGRES)
         return Database(url, pool_size(self.settings, self.threads), placing=self._placing(), watch=watch)
 
     def _placing(self) -> Callable[[str], None] | None:
@@ -400,6 +401,27 @@ class Deployment:
                 self._local[factory] = factory()
             found: T = self._local[factory]
             return found
+
+    def unless_silent(self, call: Callable[[], T]) -> T:
+        """While Postgres is silent, let one call at a time wait for it, and refuse the others at once.
+
+        Otherwise the waiting calls would hold all threads of an application's event loop, which needs them for other
+        work, such as looking up a host.
+
+        Raises:
+            StorageUnavailable: Postgres is silent.
+            any error of ``call``.
+        """
+        if self.watch is not None:  # the router of the cells does this
+            return call()
+        silence = self.local(Silence)
+
+        def ask_first() -> T:
+            with self.database.reading() as tx:
+                tx.execute(_PROBE)  # once it is answered, the other calls go on, whatever this call does next
+            return call()
+
+        return silence.ask(_POSTGRES, ask_first if silence.holds(_POSTGRES) else call)
 
     def close(self) -> None:
         """Close connections and end threads. The next use makes them again."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeGuard, TypeVar
 
-from nexus_tasks.errors import NotFound, QueueUnavailable, StorageMisconfigured, StorageUnavailable
+from nexus_tasks.errors import QueueUnavailable, StorageMisconfigured, StorageUnavailable
 
 T = TypeVar("T")
 Outage = StorageUnavailable | QueueUnavailable
@@ -19,6 +19,7 @@ Outage = StorageUnavailable | QueueUnavailable
 _SLOW = 1.0  # seconds; a transaction that fails later than this has waited for a silent server
 _PAUSE = 1.0  # seconds between a failed call of a silent server and the next one
 _LEASE = 10.0  # seconds for which one caller tries a silent server alone; its first transaction ends this
+_REMEMBERED = 10.0  # seconds after the time of the next try; without a try until then, the server counts as back
 
 
 class Silence:
@@ -44,9 +45,12 @@ class Silence:
         now = time.monotonic()
         with self._lock:
             known = self._silent.get(server)
+            if known and now - known[0] >= _REMEMBERED:
+                del self._silent[server]
+                known = None
             tries = known is None or now >= known[0]
             if tries and known:
-                known = self._silent[server] = now + _LEASE, known[1]
+                trying = self._silent[server] = now + _LEASE, known[1]
         if known is None:
             return call()
         if not tries:
@@ -58,33 +62,8 @@ class Silence:
             return call()
         finally:
             with self._lock:
-                if self._silent.get(server) is known:  # the call has failed before it asked the server
-                    self._silent[server] = 0.0, known[1]
-
-    def ask_and_note(self, server: str, error_type: type[Outage], call: Callable[[], T]) -> T:
-        """Ask a server with a call that does not note what it has found.
-
-        Args:
-            server: the name of the server.
-            error_type: the error of ``call`` that says that the server does not answer.
-            call: asks it.
-
-        Raises:
-            StorageUnavailable, QueueUnavailable: the server is silent.
-            any error of ``call``.
-        """
-
-        def noting() -> T:
-            begun = time.monotonic()
-            try:
-                found = call()
-            except (error_type, NotFound) as error:
-                self.note(server, begun, None if isinstance(error, NotFound) else error)
-                raise
-            self.note(server, begun, None)
-            return found
-
-        return self.ask(server, noting)
+                if self._silent.get(server) is trying:  # the call has failed before it asked the server
+                    self._silent[server] = known
 
     def holds(self, server: str) -> bool:
         """Whether a server is silent."""

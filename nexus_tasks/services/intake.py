@@ -8,14 +8,14 @@ An outage may end by itself. After a wrong setting, such as a wrong password, no
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks import limits
-from nexus_tasks.deployment import POSTGRES, Deployment
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import (
     EmbeddedUnavailable,
     InvalidInput,
@@ -25,13 +25,10 @@ from nexus_tasks.errors import (
 )
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter, check_derivations, without_secrets
-from nexus_tasks.silence import Silence
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import TRIES, Transaction
 from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.types import Message, Receipt, check_message, check_name, check_namespace
-
-T = TypeVar("T")
 
 _MESSAGE = TypeAdapter(Message)
 
@@ -85,7 +82,7 @@ def ingest(
         return deployment.database.commit(committed, tries=TRIES if replace else 1)
 
     try:
-        writer, stored = unless_silent(deployment, store)
+        writer, stored = deployment.unless_silent(store)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
     except (Transient, EmbeddedUnavailable):
@@ -101,21 +98,6 @@ def ingest(
         duplicates=stored.duplicates,
         enqueued=enqueued,
     )
-
-
-def unless_silent(deployment: Deployment, call: Callable[[], T]) -> T:
-    """While Postgres is silent, let one caller at a time wait for it, and refuse the others at once.
-
-    Otherwise the calls of ``aingest`` and ``asearch`` would hold all threads of an application's event loop. The
-    application needs these threads for other work, too, such as looking up a host.
-
-    Raises:
-        StorageUnavailable: Postgres is silent.
-        any error of ``call``.
-    """
-    if deployment.watch is not None:  # the router of the cells does this
-        return call()
-    return deployment.local(Silence).ask(POSTGRES, call)
 
 
 def keep(

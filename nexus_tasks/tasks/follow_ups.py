@@ -46,7 +46,19 @@ def _ask_redis(deployment: Deployment, call: Callable[[], T]) -> T:
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    return deployment.local(Silence).ask_and_note(_REDIS, QueueUnavailable, call)
+    silence = deployment.local(Silence)
+
+    def ask_and_note() -> T:
+        begun = time.monotonic()
+        try:
+            found = call()
+        except QueueUnavailable as error:
+            silence.note(_REDIS, begun, error)
+            raise
+        silence.note(_REDIS, begun, None)
+        return found
+
+    return silence.ask(_REDIS, ask_and_note)
 
 
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:

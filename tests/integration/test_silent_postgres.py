@@ -18,7 +18,8 @@ from sqlalchemy import event, text
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import StorageUnavailable, Transient
+from nexus_tasks.errors import NotFound, StorageUnavailable, Transient
+from nexus_tasks.silence import Silence
 from nexus_tasks.storage import silent_connections
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.worker import DatabasePoolStep
@@ -158,3 +159,18 @@ def test_a_silent_postgres_does_not_hold_the_threads_of_an_event_loop(here: Sand
         wire.cut()
         stored = "SELECT count(*) FROM memories WHERE content LIKE 'Message %.'"
         eventually(lambda: nexus.session("harbour", "notes") and here.sql(stored) == [(30,)], within=30)
+
+
+def test_an_answer_ends_the_silence_although_the_call_fails_or_asks_late(here: Sandbox) -> None:
+    """Before, all other calls were refused for as long as the one call waited for something else."""
+    silence = here.deployment.local(Silence)
+    silence.note("Postgres", time.monotonic() - 5.0, StorageUnavailable("No answer."))
+    assert silence.holds("Postgres")
+    silence._silent["Postgres"] = time.monotonic(), StorageUnavailable("No answer.")  # as a second later
+
+    def late() -> str:
+        assert not silence.holds("Postgres")
+        raise NotFound("There is no such namespace.")
+
+    with pytest.raises(NotFound):
+        here.deployment.unless_silent(late)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from nexus_tasks import silence
-from nexus_tasks.errors import InvalidInput, NotFound, StorageMisconfigured, StorageUnavailable, Transient
+from nexus_tasks.errors import InvalidInput, StorageMisconfigured, StorageUnavailable, Transient
 from nexus_tasks.silence import Silence
 
 
@@ -139,25 +139,14 @@ def test_an_error_before_the_cell_was_asked_leaves_the_next_try_to_others(clock:
     assert answers(silent, clock)
 
 
-def test_a_call_without_notes_of_its_own_is_noted(clock: Clock) -> None:
+def test_a_server_that_was_not_asked_for_long_counts_as_back(clock: Clock) -> None:
+    """Before, one call waited, and the others of the same moment were refused, an hour after the only failure."""
     silent = Silence()
-
-    def call(error: Exception | None = None) -> None:
-        clock.now += 5.0
-        if error:
-            raise error
-
-    def ask(error: Exception | None = None) -> None:
-        silent.ask_and_note("two", StorageUnavailable, lambda: call(error))
-
-    for answer in (None, NotFound("Nothing is there.")):
-        with pytest.raises(StorageUnavailable, match="No answer"):
-            ask(StorageUnavailable("No answer."))
-        begun = clock.now
-        with pytest.raises(StorageUnavailable, match="No answer"):
-            ask()
-        assert clock.now == begun, "refused at once"
-        clock.now += 1.5
-        with suppress(NotFound):
-            ask(answer)
-        assert not silent.holds("two"), "the server has answered"
+    fail(silent, clock, StorageUnavailable("No answer."))
+    assert silent.holds("two")
+    clock.now += 3_600.0
+    begun = clock.now
+    for _ in range(2):  # as two calls at a time: neither has noted anything
+        assert silent.ask("two", lambda: "asked") == "asked"
+    assert clock.now == begun
+    assert not silent.holds("two")
