@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, event, text
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidatePoolError
 from sqlalchemy.orm import Session
 
 from nexus_tasks.errors import NamespaceMoving, StorageUnavailable, Transient
@@ -105,6 +105,7 @@ class Database:
         event.listen(self.engine, "do_connect", _connect)
         event.listen(self.engine, "connect", _prepare)
         event.listen(self.engine, "checkin", _note_use)
+        event.listen(self.engine, "checkout", self._leave_older)
         event.listen(self.engine, "checkout", _ping_when_idle)
         prepare_long_statements(self.engine)
         self._row_security = self._warned = False  # whether row-level security was found; whether its lack was logged
@@ -194,10 +195,12 @@ class Database:
                     raise NamespaceMoving(reason) from None
                 if time.monotonic() - self._connected_anew_at >= CONNECT_ANEW_EVERY:
                     self._connected_anew_at = time.monotonic()
-                    if session.is_active:  # else a flush has failed, and the connection is back in the pool
-                        session.connection().invalidate()
-                    self.dispose()
             raise
+
+    def _leave_older(self, _connection: object, record: Any, _proxy: object) -> None:
+        """Replace a connection that was made before Postgres refused a write. The pool calls this before each use."""
+        if record.info["connected_at"] < self._connected_anew_at:
+            raise DisconnectionError
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -242,6 +245,7 @@ class Database:
     def dedicated_connection(self) -> Iterator[Connection]:
         """Open a separate connection in autocommit mode, without a timeout for locks and statements.
 
+        Behind a connection pooler the usual timeouts stay, because other clients get the session afterwards.
         It is for work on whole tables. After the block the connection is closed and not returned to the pool, so its
         settings and advisory locks end.
 
@@ -258,16 +262,18 @@ class Database:
             yield connection
 
     def dispose(self) -> None:
-        """Close every pooled connection. One that is in use is closed after its use."""
+        """Close every pooled connection."""
         self.engine.dispose()
 
 
-# Postgres notices within about 10 s that the link to a process, or its machine, is lost. Otherwise it waits for the
-# system, often for 2 hours, and keeps the locks of the session, such as the lock of a move, an upgrade or the upkeep.
+# Postgres notices within about 10 s that the link to a process, or its machine, is lost, except while it executes a
+# statement. Otherwise it waits for the system, often for 2 hours, and keeps the locks of the session, such as the lock
+# of a move, an upgrade or the upkeep.
 KEEPALIVES = (
     "SET tcp_keepalives_idle = 5",  # seconds
     "SET tcp_keepalives_interval = 2",
     "SET tcp_keepalives_count = 2",
+    "SET tcp_user_timeout = 10000",  # ms; no probe is sent while sent bytes are unacknowledged
 )
 INDEX_READS = 100  # vectors that a search in a vector index reads; a statement may set a lower number
 _SETTINGS = (
@@ -307,6 +313,7 @@ def _prepare(connection: Any, record: Any) -> None:
         # A connection pooler may run the next transaction in another session, which does not know what was prepared.
         connection.prepare_threshold = None
     connection.commit()
+    record.info["connected_at"] = time.monotonic()
     _note_use(connection, record)
 
 

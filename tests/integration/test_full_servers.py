@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.cli.checks.examine import examine
@@ -134,6 +136,28 @@ def test_a_process_connects_anew_when_postgres_takes_no_writes(here: Sandbox) ->
         after = Message(content="It opens in May.", author="ann", id="after")
         eventually(lambda: not nexus.ingest("acme", "shop", [after]).buffered, within=20)
         assert here.sql("SELECT external_id FROM memories ORDER BY seq") == [("before",), ("during",), ("after",)]
+
+
+def test_connections_in_use_are_replaced_after_a_refused_write(here: Sandbox) -> None:
+    """Before, each stayed open until Python's garbage collector found it, and with many requests none was left."""
+    database, session = here.deployment.database, text("SELECT pg_backend_pid()")
+
+    def sessions(look: Callable[[], object]) -> set[int]:
+        with ExitStack() as in_use:
+            used = [in_use.enter_context(database.reading()) for _ in range(3)]
+            found = {tx.execute(session).scalar_one() for tx in used}
+            look()
+            return found
+
+    with database_with(here, "default_transaction_read_only", "on"):
+        gc.disable()
+        try:
+            old = sessions(engine.storage.answers)
+            assert old.isdisjoint(sessions(lambda: None))
+            left = f"SELECT 1 FROM pg_stat_activity WHERE pid IN ({', '.join(map(str, old))})"
+            eventually(lambda: here.sql(left) == [], within=20)
+        finally:
+            gc.enable()
 
 
 def test_a_row_that_a_server_without_writes_refuses_is_an_outage(here: Sandbox) -> None:
