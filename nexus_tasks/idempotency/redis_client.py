@@ -87,7 +87,7 @@ class Script:
         try:
             return connection.retry.call_with_retry(ask, lambda _: connection.disconnect())
         except redis.exceptions.ResponseError as error:
-            if takes_no_writes(error):
+            if takes_no_writes(error) in _ELSEWHERE:
                 # After a failover behind a proxy, this connection stays with the former primary. A new one does not.
                 connection.disconnect()
             raise
@@ -134,6 +134,8 @@ def client(
 
 _FULL = "Raise Redis' maxmemory, or move other programs' keys out of this Redis."
 _REPLICA = "Point NEXUS_REDIS_URL at the primary, or at Redis Sentinel."
+_NO_REPLICAS = "Start Redis' replicas, or lower its min-replicas-to-write."
+_ELSEWHERE = (_REPLICA, _NO_REPLICAS)  # a new connection may reach another server, which is the primary
 # Signs of the errors with which Redis takes no writes at present, and what helps. Redis 6 wraps the error of a command
 # inside a script in another text. UNBLOCKED ends a command that waits for a message when the server becomes a replica.
 _TAKES_NO_WRITES = {
@@ -141,7 +143,7 @@ _TAKES_NO_WRITES = {
     "MISCONF ": "Redis cannot save to its disk: free space there, or correct what its log names.",
     "-READONLY ": _REPLICA,
     "UNBLOCKED ": _REPLICA,
-    "NOREPLICAS ": "Start Redis' replicas, or lower its min-replicas-to-write.",
+    "NOREPLICAS ": _NO_REPLICAS,
     "BUSY ": "A script keeps Redis busy: wait, or end it with SCRIPT KILL.",
 }
 
