@@ -436,6 +436,22 @@ def test_a_fact_with_a_word_of_an_erased_message_in_another_form_goes(
     assert facts() == []
 
 
+def test_a_fact_goes_whose_name_is_at_the_end_of_a_long_erased_message(claude: Any, standin: StandIn) -> None:
+    """A prompt shows the beginning and the end of a long message. An erasure read the first 10,000 characters."""
+    claude()
+    name = SECRET.title()
+    target, kept = say(f"{'It was windy. ' * 1_000} I see Dr. {name}.", "He wants me to walk.")
+
+    def told(call: Call) -> dict[str, Any]:
+        return observations((f"{f'Dr. {name}' if name in call.text else 'A doctor'} wants Ann to walk", [kept]))
+
+    standin.answer("derive", told)
+    work("derive_memory")
+    assert name in str(facts())
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert name not in str(facts())
+
+
 @pytest.mark.parametrize("purpose", ["derive", "facts"])
 def test_a_fact_goes_although_a_long_chat_is_between_its_message_and_the_erased_one(
     claude: Any, standin: StandIn, purpose: str

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
@@ -27,11 +27,19 @@ REACH = 2_000
 NEAR = 100
 # Characters of a session's messages farther away that are read for words which they have too.
 _MOST_OF_OTHERS = 10_000_000
-LONGEST_READ = 10_000  # characters of a message whose words count; about what a prompt shows of a long message
+# Characters whose words count, of the beginning and of the end of a message: at least what a prompt shows of it.
+LONGEST_READ, LONGEST_END = 50_000, 4_000
 # Texts that are fetched at a time. Postgres ends a transaction that is idle for 8 s, and the words of a long text in
-# Russian, for example, take 0.04 s on a free processor.
-_AT_ONCE = 20
+# Russian, for example, take 0.2 s on a free processor.
+_AT_ONCE = 10
 _FACTS_AT_ONCE = 200
+_SHOWN = case(
+    (
+        func.length(Memory.content) > LONGEST_READ + LONGEST_END,
+        func.concat(func.left(Memory.content, LONGEST_READ), " ", func.right(Memory.content, LONGEST_END)),
+    ),
+    else_=Memory.content,
+)
 _IDS_AT_ONCE = 200  # of a statement
 
 
@@ -42,7 +50,7 @@ def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[i
     another message of the session that is not erased and not far away, or the name of the fact's subject.
     (``cascade.py`` looks at the words of erased sources.)
 
-    Each text of a session is read once, although many of the erased messages may be near it.
+    How often a text is read does not depend on how many of the erased messages are near it.
 
     Args:
         erased: the memories that a caller erases, by id. The caller has locked them.
@@ -78,14 +86,15 @@ def _sharing(
     told, near = dict[tuple[int, int], set[str]](), set[tuple[int, int]]()
     gone = dict[int, set[str]]()
     for fact, seqs, own in _facts_near(tx, clusters, erased):
-        for number in sorted({number for seq in seqs for number in _around(clusters, seq, REACH)}):
+        close = {number for seq in seqs for number in _around(clusters, seq, NEAR)}
+        for number in {number for seq in seqs for number in _around(clusters, seq, REACH)}:
             if number not in gone:
                 said = clusters[number]
                 others = _are_near(Memory, [said], NEAR) & not_among(Memory.id, erased)
                 gone[number] = words_of(tx, said) - _words(_texts_where(tx, others))
             if shared := own & gone[number]:
                 told[fact, number] = shared
-                if any(number in _around(clusters, seq, NEAR) for seq in seqs):
+                if number in close:
                     near.add((fact, number))
     return told, near
 
@@ -148,7 +157,7 @@ def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str 
 
 def _texts_where(tx: Transaction, which: ColumnElement[bool]) -> Iterator[tuple[str | None, str]]:
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
-    query = select(Memory.author, func.left(Memory.content, LONGEST_READ)).where(which)
+    query = select(Memory.author, _SHOWN).where(which)
     with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
         yield from ((author, content) for author, content in rows)
 
@@ -214,7 +223,7 @@ def _only_erased(
     asking = [cluster for cluster, one in zip(clusters, left, strict=True) if one]
     if not asking:
         return left
-    query = select(Memory.seq, Memory.author, func.left(Memory.content, LONGEST_READ)).order_by(Memory.seq)
+    query = select(Memory.seq, Memory.author, _SHOWN).order_by(Memory.seq)
     others, read = query.where(_are_near(Memory, asking, REACH), not_among(Memory.id, erased)), 0
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
         for seq, author, content in rows:
