@@ -22,8 +22,8 @@ from nexus_tasks.types import JobOutcome
 log = logging.getLogger(__name__)
 
 AT_ONCE = 256  # memories per transaction (chosen by hand, not measured)
-# A run of embed_memories begins no more pages after this many seconds, and another run goes on. A run may last 600 s.
-# The vectors of a large import take longer.
+# After this many seconds a run of embed_memories begins no further page, and the next run goes on. The vectors of a
+# large import take longer than the 600 s that a run may last.
 RUN_SECONDS = 120.0
 
 
@@ -62,7 +62,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
         resources.database, resources.embedder, job.namespace_id, still_mine, until=until
     )
     with resources.database.transaction() as tx:
-        if filled and time.monotonic() > until:
+        if filled and time.monotonic() >= until:
             embeddings.record_gap(tx, job.namespace_id)
         elif since is not None:
             embeddings.close_gap(tx, job.namespace_id, since)

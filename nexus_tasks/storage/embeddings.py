@@ -12,11 +12,12 @@ from sqlalchemy import ColumnElement, delete, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 
-from nexus_tasks import limits
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Embedding, EmbeddingGap, Memory, Namespace
 from nexus_tasks.storage.reals import Reals
+
+PAGE_BYTES = 2_000_000  # the most text of a page, which is stored only when all its vectors are made
 
 _STORE = text(
     """
@@ -109,7 +110,7 @@ def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
 def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
     """The newest memories that ``embed_memories`` has to embed, as id → content.
 
-    They are at most ``limit`` memories, with at most 16 MB of text together. A message with a wanted derivation is left
+    They are at most ``limit`` memories, with at most 2 MB of text together. A message with a wanted derivation is left
     out, because the derivation embeds the message.
 
     Args:
@@ -131,7 +132,7 @@ def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | No
         func.row_number().over(order_by=newest).label("place"),
         func.sum(page.c.size).over(order_by=newest).label("bytes"),
     ).subquery()
-    fits = (sized.c.bytes <= limits.ANSWER_BYTES) | (sized.c.place == 1)
+    fits = (sized.c.bytes <= PAGE_BYTES) | (sized.c.place == 1)
     query = select(sized.c.id, sized.c.content).where(fits).order_by(sized.c.id.desc())
     return {int(memory_id): str(content) for memory_id, content in tx.execute(query)}
 

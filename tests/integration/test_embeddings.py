@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nexus_tasks import Nexus, limits
+from nexus_tasks import Nexus
 from nexus_tasks.cognition import embed
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
@@ -134,7 +134,7 @@ def test_texts_are_read_in_pages_of_a_bounded_number_of_bytes(here: Sandbox, mon
 
     monkeypatch.setattr(flaky, "embed", embed)
     say(*TALK, "Hello.", observers=[])
-    monkeypatch.setattr(limits, "ANSWER_BYTES", 40)
+    monkeypatch.setattr(embeddings, "PAGE_BYTES", 40)
     reconcile()
     assert [done["embedded"] for done in work("embed_memories")] == [4]
     assert pages == [2, 1, 1]
