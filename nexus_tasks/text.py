@@ -171,7 +171,7 @@ def _content(word: str) -> str:
 # Thai, Lao, Burmese and Khmer have no spaces between words, and a single letter says nothing.
 _UNDIVIDED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _RUN = re.compile(rf"[{_SPACELESS}]{{2,}}+")
-# By script: the letters that may stand before a word, such as an article, and the letters of its shortest form.
+# By script: how many letters may stand before a word, such as an article, and how many its shortest form has.
 _AROUND = (
     (re.compile("[\uac00-\ud7a3]"), 1, 2),  # Korean
     (re.compile("[\u0590-\u06ff]"), 3, 3),  # Hebrew and Arabic

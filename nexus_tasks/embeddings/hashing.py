@@ -46,8 +46,8 @@ STOP_WEIGHT = 0.1
 FULL_LENGTH, LONGEST_LENGTH = 5, 8  # a stem of 5 letters weighs 1, and a stem of 8 or more letters weighs 1.6
 NGRAM_CHARACTERS = 40  # only a word's first 40 characters make n-grams, because base64 text may be one very long word
 CHUNK = 512  # texts per step; a smaller step needs less memory
-# A step with more characters than this takes seconds of computing. The threads of a process do such steps in turns.
-# Otherwise the long messages of one tenant slow down all other threads of a worker.
+# A step with more characters than this takes a third of a second or more. The threads of a process do such steps in
+# turns. Otherwise the long messages of one tenant slow down all other threads of a worker.
 LONG_STEP = 50_000
 TURN = 0.25  # seconds
 # A text with more characters than this takes up to 250 MB of memory. A process embeds one such text at a time.

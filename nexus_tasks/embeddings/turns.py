@@ -11,7 +11,8 @@ from types import TracebackType
 class Turns:
     """A lock that threads get in the order in which they ask for it.
 
-    A thread that works for long calls :meth:`pass_on` now and then. Otherwise a short work waits for all long ones.
+    A thread that works for long calls :meth:`pass_on` now and then. Otherwise a thread with little to do waits until
+    all others have finished.
 
     Args:
         seconds: how long a thread works until :meth:`pass_on` lets the next thread work.
@@ -34,7 +35,7 @@ class Turns:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-            if not self._taken:
+            if not self._taken or self._holder == threading.get_ident():  # a signal has interrupted its __exit__
                 self._hand_on()
         try:
             mine.acquire()  # another thread's __exit__ releases it

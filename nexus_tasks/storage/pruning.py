@@ -32,7 +32,7 @@ from nexus_tasks.storage.models import (
 
 LOG_DAYS = 7  # for which a condensation of an observation log can be undone
 MOST_EXPIRED = 10_000  # expired memories of a namespace that are listed at a time
-# Of a session, that are erased in one transaction. It takes about 0.5 s, and longer among very many facts.
+# Expired memories of a session that one transaction erases. It takes about 0.5 s, and longer among very many facts.
 EXPIRED_AT_ONCE = 100
 _LOCK = 0x6E65787570  # the number of the advisory lock of their erasure, "nexup" in ASCII
 

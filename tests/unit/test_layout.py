@@ -102,8 +102,6 @@ def test_no_module_remembers_a_deployment() -> None:
         # Facts about this process:
         "nexus_tasks.idempotency.worker.isolation._in_pool_child",
         "nexus_tasks.forks._pid",
-        # Locks of this process, which a forked child renews:
         "nexus_tasks.forks._lock",
-        "nexus_tasks.embeddings.hashing._long_steps",
         "nexus_tasks.cli.output._json",
     }

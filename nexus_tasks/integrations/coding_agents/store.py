@@ -22,15 +22,20 @@ def main() -> None:
     The function starts no server. When the embedded servers do not run, the function does nothing, and a worker stores
     the buffer later.
 
-    While another process waits to store the buffer, it stores the entries of this one too. Otherwise, when many
-    subagents stop at a time, each would have a process of 110 MB that waits.
+    When another such process already waits to store the buffer, this one ends, because the other one stores its entries
+    too. If the other one is killed, the next hook, command or worker stores them. Otherwise, when many subagents stop
+    at a time, a process of 110 MB would wait for each.
     """
     time.sleep(_LAST_LINES)
     environment_file.load()
-    with ExitStack() as waiting:
-        if lock := SessionBuffer().try_waiting():
-            waiting.enter_context(lock)
-            _store(waiting)
+    try:
+        with ExitStack() as waiting:
+            if lock := SessionBuffer().try_waiting():
+                waiting.enter_context(lock)
+                _store(waiting)
+    except NexusError as error:
+        # The messages stay in the buffer. The next command or worker that stores the buffer reports the error again.
+        log.warning("%s", error)
 
 
 def _store(waiting: ExitStack) -> None:
@@ -45,12 +50,8 @@ def _store(waiting: ExitStack) -> None:
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush, context_cache
 
-    try:
-        buffer_flush.store_buffer(default_deployment(), wait=True, begins=waiting.close)
-        context_cache.refresh(default_deployment())
-    except NexusError as error:
-        # The messages stay in the buffer. The next command or worker that stores the buffer reports the error again.
-        log.warning("%s", error)
+    buffer_flush.store_buffer(default_deployment(), wait=True, begins=waiting.close)
+    context_cache.refresh(default_deployment())
 
 
 def _leave_project() -> None:
