@@ -29,6 +29,7 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import derivations, embeddings, facts, memories, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import REACH
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text, standing_rank
 
@@ -120,7 +121,7 @@ def plan_derivation(
             failures=int(batch.split("-")[1]) if batch.startswith(PART) else 0,
         )
     wanted = derivations.wanted_messages(tx, primary.session_id, observer)
-    chosen = _choose_batch(wanted, memory_id, primary.tokens, settings.derive_batch_tokens)
+    chosen = _choose_batch(wanted, memory_id, primary.seq or 0, primary.tokens, settings.derive_batch_tokens)
     return DerivationPlan(
         memory_ids=chosen,
         next_id=next((one.memory_id for one in wanted if one.memory_id not in chosen), None),
@@ -144,22 +145,25 @@ def store_unanswered(tx: Transaction, memory_ids: Sequence[int], observer: str) 
 
 
 def _choose_batch(
-    wanted: Sequence[derivations.WantedMessage], primary_id: int, tokens: int, most: int
+    wanted: Sequence[derivations.WantedMessage], primary_id: int, seq: int, tokens: int, most: int
 ) -> tuple[int, ...]:
-    """Ids of the message ``primary_id``, which the job was asked for, and of the oldest other messages.
+    """Ids of the message ``primary_id``, which the job was asked for, and of the oldest other messages near it.
 
     Together the messages have at most ``most`` tokens, unless the message ``primary_id`` alone has more. A message
-    counts as at most ``MOST_TOKENS``.
+    counts as at most ``MOST_TOKENS``. No two messages are farther apart in their session than ``REACH``, because an
+    erasure looks no farther for facts that were worded by the erased message.
 
     Args:
+        seq: the place of the message ``primary_id`` in its session.
         tokens: the tokens of the message ``primary_id``.
     """
-    ids = [primary_id]
+    ids, first, last = [primary_id], seq, seq
     tokens = min(tokens, MOST_TOKENS)
     for one in wanted:
-        if one.memory_id != primary_id:
+        if one.memory_id != primary_id and max(last, one.seq) - min(first, one.seq) <= REACH:
             if tokens + min(one.tokens, MOST_TOKENS) > most:
                 break
+            first, last = min(first, one.seq), max(last, one.seq)
             ids.append(one.memory_id)
             tokens += min(one.tokens, MOST_TOKENS)
     return tuple(sorted(ids))

@@ -22,6 +22,7 @@ class WantedMessage:
     """A message that an observer wants facts from."""
 
     memory_id: int
+    seq: int  # the message's place in its session
     tokens: int
     age: float  # seconds since the message was stored, by the clock of Postgres
 
@@ -36,6 +37,7 @@ class DerivationTarget:
     namespace_id: int
     level: str
     session_id: int | None
+    seq: int | None
     tokens: int
     ended: bool  # whether the memory's session has ended
     state: str | None
@@ -44,7 +46,7 @@ class DerivationTarget:
 
 _TARGET = text(
     """
-    SELECT m.namespace_id, m.level, m.session_id, m.tokens, s.ended_at IS NOT NULL AS ended, d.state, d.batch
+    SELECT m.namespace_id, m.level, m.session_id, m.seq, m.tokens, s.ended_at IS NOT NULL AS ended, d.state, d.batch
     FROM memories m
     LEFT JOIN sessions s ON s.id = m.session_id
     LEFT JOIN derivations d ON d.memory_id = m.id AND d.observer = :observer
@@ -67,7 +69,7 @@ def want(tx: Transaction, namespace_id: int, session_id: int, memory_id: int, ob
 
 _WANTED = text(
     """
-    SELECT m.id AS memory_id, m.tokens, CAST(extract(epoch FROM now() - m.created_at) AS float8) AS age
+    SELECT m.id AS memory_id, m.seq, m.tokens, CAST(extract(epoch FROM now() - m.created_at) AS float8) AS age
     FROM derivations d JOIN memories m ON m.id = d.memory_id
     WHERE d.session_id = :session_id AND d.observer = :observer AND d.state = 'wanted'
       AND d.batch IS NOT DISTINCT FROM CAST(:batch AS text)

@@ -435,3 +435,19 @@ def test_an_observer_that_is_named_twice_is_one(here: Sandbox, twice: list[str])
     Nexus().set_namespace(NAMESPACE, observers=twice)
     say("I drink tea.", session="other")
     assert here.sql("SELECT count(*), count(DISTINCT observer) FROM derivations") == [(2, 1)]
+
+
+@pytest.mark.parametrize(("reach", "calls"), [(3, 2), (5, 1)])
+def test_messages_that_are_far_apart_are_not_derived_together(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch, reach: int, calls: int
+) -> None:
+    """An erasure looks for facts that the erased message worded only so far away."""
+    claude()
+    monkeypatch.setattr(derive, "REACH", reach)
+    first, *between, last = [{"content": f"Number {n}.", "author": "ann", "id": f"m{n}"} for n in range(6)]
+    say(first, *between, last)
+    work("derive_memory")
+    before = len(standin.counters.requests)
+    say(first | {"content": "Zero."}, last | {"content": "Five."}, replace=True)
+    work("derive_memory")
+    assert len(standin.counters.requests) - before == calls

@@ -20,8 +20,8 @@ from nexus_tasks.storage.many import among, not_among, parts
 from nexus_tasks.storage.models import Evidence, Memory
 from nexus_tasks.text import word_forms
 
-# A message was shown together with messages at most this far away: an extraction reads so many at once, and a
-# derivation of 2,000 tokens shows no more, however short they are.
+# A message was shown together with messages at most this far away. An extraction reads so many at once, and a
+# derivation takes no messages that are farther apart.
 REACH = 2_000
 # Messages that are at most this far away were nearly always shown together. Chosen by hand, not measured.
 NEAR = 100
