@@ -115,8 +115,8 @@ def _forget(
 ) -> ErasureResult:
     worded = context.facts_with_words_of(tx, erased)
     targets.lock_perspectives(tx, [*erased, *worded])
-    # Several facts may cite the same messages. The words of a message of a million characters take up to 4 s and 20 MB.
-    words = lru_cache(maxsize=4)(_words)
+    # Several facts may cite the same messages. The words of a long message take up to 0.2 s.
+    words = lru_cache(maxsize=20)(_words)
     rules = partial(_is_still_supported, words), partial(_told_by_lost, words)
     deleting = cascade.find_cascade(tx, erased, worded, *rules)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
@@ -167,4 +167,4 @@ def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime 
 
 
 def _words(source: Memory) -> set[str]:
-    return word_forms(f"{source.author or ''} {source.content}")
+    return word_forms(f"{source.author or ''} {context.shown(source.content)}")

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import insights_with_words_of, words_of
+from nexus_tasks.storage.erasure.context import insights_with_words_of, shown, words_of
 from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
@@ -152,7 +152,7 @@ def _clear_corrections(tx: Transaction, cascade: Cascade) -> None:
     gone = words_of(tx, [memory for memory in cascade.memories.values() if memory.level == "raw"])
     for fact in corrections:
         left = [source for source in sources[fact.id] if source.id not in cascade.memories]
-        known = " ".join([fact.author or "", *(f"{source.author or ''} {source.content}" for source in left)])
+        known = " ".join([fact.author or "", *(f"{source.author or ''} {shown(source.content)}" for source in left)])
         _clear_labels(cascade, fact, gone.difference(word_forms(known)))
 
 

@@ -261,5 +261,11 @@ def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[i
     return found
 
 
+def shown(content: str) -> str:
+    """What prompts show at most of a message: its beginning and its end. No fact has words of the rest."""
+    long = len(content) > LONGEST_READ + LONGEST_END
+    return f"{content[:LONGEST_READ]} {content[-LONGEST_END:]}" if long else content
+
+
 def _words(said: Iterable[tuple[str | None, str]]) -> set[str]:
     return {word for author, content in said for word in word_forms(f"{author or ''} {content}")}
