@@ -20,7 +20,7 @@ from tests.adversary import attacks
 FREE_SECONDS, FREE_SECONDS_A_CHARACTER = 0.000_1, 0.000_000_4
 # The length grows by 4. A linear time grows by 4, a quadratic one by 16; the limit is n to the power of 1.45.
 FACTOR, LIMIT = 4, 7.5
-LONGEST_SECONDS = 0.2  # a text that takes longer is not made longer again
+LONGEST_SECONDS = 0.2  # a text that takes longer is not made longer a second time
 STOPPED_SECONDS = 4.0  # a search is ended after this time; a quadratic one of 0.2 s takes 3.2 s at 4 times the length
 DEAREST = 0.000_02  # seconds a character: 300,000 characters in 6 s
 SHORT = 2_000  # below this length, a repetition that is limited to {1,500} looks quadratic
@@ -72,7 +72,7 @@ def _too_slow(use: Callable[[str], object], attack: Callable[[int], str], size: 
         seconds = _shortest(use, attack(most))
         return f"{seconds:.3f} s for {most:,} characters" if seconds > DEAREST * most else None
     before, growth = _shortest(use, attack(size)), 0.0
-    while before < LONGEST_SECONDS:
+    while not growth or before < LONGEST_SECONDS:
         after = _shortest(use, attack(size * FACTOR))
         growth = after / before
         size, before = size * FACTOR, after
