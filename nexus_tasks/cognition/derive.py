@@ -120,7 +120,7 @@ def plan_derivation(
             part=batch.startswith(PART),
             failures=int(batch.split("-")[1]) if batch.startswith(PART) else 0,
         )
-    wanted = derivations.wanted_messages(tx, primary.session_id, observer)
+    wanted = derivations.wanted_messages(tx, primary.session_id, observer, near=primary.seq)
     chosen = _choose_batch(wanted, memory_id, primary.seq or 0, primary.tokens, settings.derive_batch_tokens)
     return DerivationPlan(
         memory_ids=chosen,

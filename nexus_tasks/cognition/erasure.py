@@ -9,6 +9,8 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
+from sqlalchemy import text
+
 from nexus_tasks.errors import NotFound
 from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.storage import batches, derivations, erased_ids, sessions
@@ -18,6 +20,7 @@ from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import word_forms
 
 _Words = Callable[[Memory], set[str]]
+_ALIVE = text("SELECT 1")
 
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens, webhooks and spending.
 # Deleting the spending would reset the day's budget. Database triggers update `search_totals` when memories are
@@ -115,8 +118,8 @@ def _forget(
 ) -> ErasureResult:
     worded = context.facts_with_words_of(tx, erased)
     targets.lock_perspectives(tx, [*erased, *worded])
-    # Several facts may cite the same messages. The words of a long message take up to 0.2 s.
-    words = lru_cache(maxsize=20)(_words)
+    # Several facts may cite the same messages. The words of a long message take up to 0.2 s and 2 MB.
+    words = lru_cache(maxsize=20)(partial(_words, tx))
     rules = partial(_is_still_supported, words), partial(_told_by_lost, words)
     deleting = cascade.find_cascade(tx, erased, worded, *rules)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
@@ -166,5 +169,6 @@ def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime 
     return {(span.begin, span.end) for span in spans if span is not None}
 
 
-def _words(source: Memory) -> set[str]:
+def _words(tx: Transaction, source: Memory) -> set[str]:
+    tx.execute(_ALIVE)  # otherwise the transaction would be idle for as long as the words of many sources take
     return word_forms(f"{source.author or ''} {context.shown(source.content)}")

@@ -12,6 +12,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import REACH
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Derivation
 from nexus_tasks.storage.newest import newest
@@ -73,24 +74,25 @@ _WANTED = text(
     FROM derivations d JOIN memories m ON m.id = d.memory_id
     WHERE d.session_id = :session_id AND d.observer = :observer AND d.state = 'wanted'
       AND d.batch IS NOT DISTINCT FROM CAST(:batch AS text)
-    ORDER BY d.memory_id LIMIT 500
+    ORDER BY CAST(:near AS integer) IS NOT NULL AND abs(m.seq - CAST(:near AS integer)) > :reach, d.memory_id LIMIT 500
     """
 )
 
 
 def wanted_messages(
-    tx: Transaction, session_id: int, observer: str, *, batch: str | None = None
+    tx: Transaction, session_id: int, observer: str, *, batch: str | None = None, near: int | None = None
 ) -> list[WantedMessage]:
     """The oldest messages of a session that ``observer`` wants facts from, at most 500.
 
     Args:
+        near: a place in the session. Messages at most ``REACH`` places away come first.
         batch: the name of an earlier model call. Only the messages of this call are returned, so that the next run
             repeats the request and finds its saved answer. ``None`` returns only messages that no earlier call
             contained. The answer of an earlier call may be saved already, and a new call with its messages would cost
             the money again.
     """
-    rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
-    return [WantedMessage(**row._mapping) for row in rows]
+    values = {"session_id": session_id, "observer": observer, "batch": batch, "near": near, "reach": REACH}
+    return [WantedMessage(**row._mapping) for row in tx.execute(_WANTED, values)]
 
 
 _STORE_BATCH = text(

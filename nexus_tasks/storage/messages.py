@@ -24,6 +24,7 @@ from nexus_tasks import limits
 from nexus_tasks.storage import answer_bytes, embeddings, sessions
 from nexus_tasks.storage.bulk import as_json, insert_statement
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import REACH
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
@@ -333,11 +334,13 @@ _BATCH = text(
     WITH batch AS (
         SELECT m.session_id, {MESSAGE_TEXT_COLUMNS} FROM memories m WHERE m.id = ANY(CAST(:ids AS bigint[]))
     ), start AS (
-        SELECT session_id, min(seq) AS seq FROM batch GROUP BY session_id
+        SELECT session_id, min(seq) AS seq, max(seq) AS last FROM batch GROUP BY session_id
     ), earlier AS (
         SELECT start.session_id, {MESSAGE_TEXT_COLUMNS}
         FROM start CROSS JOIN LATERAL (
-            SELECT * FROM memories e WHERE e.session_id = start.session_id AND e.level = 'raw' AND e.seq < start.seq
+            SELECT * FROM memories e
+            WHERE e.session_id = start.session_id AND e.level = 'raw' AND e.seq < start.seq
+              AND e.seq >= start.last - {REACH}
             ORDER BY e.seq DESC LIMIT :context
         ) m
         WHERE NOT EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead')

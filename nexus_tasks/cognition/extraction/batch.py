@@ -13,6 +13,7 @@ from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import extractions, messages
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import LONGEST_READ
 from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import content_words, estimate_tokens, shorten
@@ -79,7 +80,7 @@ def next_batch(
         used += tokens
     through = max(message.seq or 0 for message in (pending if len(taken) == len(new) else taken))
     told = told_by(tx, session.namespace_id, ((message.role or "user", message.content) for message in taken))
-    lines = tuple(line for message in taken if (line := _line(message, 4 * most, told)).content)
+    lines = tuple(line for message in taken if (line := _line(message, min(4 * most, LONGEST_READ), told)).content)
     return ExtractionBatch(seen=row, extractor=extractor, session_id=session.id, through=through, lines=lines)
 
 
