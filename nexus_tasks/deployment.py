@@ -418,7 +418,7 @@ class Deployment:
 
         def ask_first() -> T:
             with self.database.reading() as tx:
-                tx.execute(_PROBE)  # once it is answered, the other calls go on, whatever this call does next
+                tx.execute(_PROBE)  # its answer lets the other calls go on, also when `call` first does something else
             return call()
 
         return silence.ask(_POSTGRES, ask_first if silence.holds(_POSTGRES) else call)

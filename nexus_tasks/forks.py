@@ -17,7 +17,7 @@ _lock = threading.RLock()
 
 
 def after_in_child(forget: Callable[[], object]) -> None:
-    """Call ``forget`` in each forked child, before the child uses what it has inherited."""
+    """Call ``forget`` in each forked child, before the child uses a connection, lock or thread of its parent."""
     _forgetting.append(forget)
 
 

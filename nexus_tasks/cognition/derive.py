@@ -29,7 +29,7 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import derivations, embeddings, facts, memories, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import REACH
+from nexus_tasks.storage.shown import REACH
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text, standing_rank
 

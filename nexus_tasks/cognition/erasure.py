@@ -17,6 +17,7 @@ from nexus_tasks.storage import batches, derivations, erased_ids, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import cascade, context, removing, targets
 from nexus_tasks.storage.models import Memory
+from nexus_tasks.storage.shown import shown
 from nexus_tasks.text import word_forms
 
 _Words = Callable[[Memory], set[str]]
@@ -171,4 +172,4 @@ def _times(memories: Collection[Memory]) -> set[tuple[datetime | None, datetime 
 
 def _words(tx: Transaction, source: Memory) -> set[str]:
     tx.execute(_ALIVE)  # otherwise the transaction would be idle for as long as the words of many sources take
-    return word_forms(f"{source.author or ''} {context.shown(source.content)}")
+    return word_forms(f"{source.author or ''} {shown(source.content)}")

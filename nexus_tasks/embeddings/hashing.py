@@ -53,7 +53,7 @@ TURN = 0.25  # seconds
 # A text with more characters than this takes up to 250 MB of memory. A process embeds one such text at a time.
 LONG_TEXT = 200_000
 WORDS_AT_ONCE = 500  # words or terms between two looks at the clock
-TERMS_AT_ONCE = 20_000  # terms whose features are kept until they are added up
+TERMS_AT_ONCE = 20_000  # the features of so many terms are in memory at a time, and are then added up
 
 _long_steps, _long_texts = Turns(TURN), Turns(math.inf)
 # A thread of the parent, which a forked child lacks, may have its turn.

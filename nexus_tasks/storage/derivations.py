@@ -12,10 +12,10 @@ from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import REACH
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Derivation
 from nexus_tasks.storage.newest import newest
+from nexus_tasks.storage.shown import REACH
 
 
 @dataclass(frozen=True, kw_only=True)

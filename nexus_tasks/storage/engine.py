@@ -34,8 +34,8 @@ IDLE_IN_TRANSACTION_MS = 8_000
 # own locks are free for others.
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
-# While Postgres takes no writes, a process connects anew at most once in this many seconds. Otherwise an API that
-# serves from a standby would do so for each request, because it tries to note the use of the token.
+# While Postgres takes no writes, a process replaces its connections at most once in this many seconds. Otherwise an API
+# that serves from a standby would replace them at each request, because each request tries to note the token's use.
 CONNECT_ANEW_EVERY = 5.0
 PING_AFTER_IDLE = 1.0  # a connection that was not used for this many seconds is pinged before its next use
 
@@ -181,10 +181,10 @@ class Database:
 
     @contextmanager
     def _read_only_left(self, session: Transaction) -> Iterator[None]:
-        """After a write that Postgres refuses, find out why, and connect anew when the server takes no writes.
+        """When Postgres refuses a write, have the pool replace its connections, or say that the namespace moves.
 
-        A connection that was made to a standby, or to a former primary behind a proxy, stays there for as long as it is
-        used. A new connection may reach the primary.
+        A server that takes no writes is a standby. It may have been the primary before a failover. A proxy in front of
+        the servers keeps open connections to it, and leads new connections to the new primary.
         """
         try:
             yield

@@ -24,9 +24,9 @@ from nexus_tasks import limits
 from nexus_tasks.storage import answer_bytes, embeddings, sessions
 from nexus_tasks.storage.bulk import as_json, insert_statement
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import REACH
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Memory, SessionRow
+from nexus_tasks.storage.shown import REACH
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import CitedMemory, Message, Standing, json_size, standing_rank, to_utc
 

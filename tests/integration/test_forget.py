@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -1141,6 +1142,18 @@ def test_a_session_of_hundreds_of_messages_with_facts_is_erased() -> None:
     assert facts() == []
 
 
+def texts_whose_words_are_read(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
+    """The texts that ``module`` splits into words from now on."""
+    read, split = list[str](), module.word_forms
+
+    def reading(said: str) -> set[str]:
+        read.append(said)
+        return set(split(said))
+
+    monkeypatch.setattr(module, "word_forms", reading)
+    return read
+
+
 def test_a_message_is_read_once_although_many_facts_cite_it(
     claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1151,13 +1164,7 @@ def test_a_message_is_read_once_although_many_facts_cite_it(
     standin.answer("derive", lambda _: observations(*told))
     work("derive_memory")
     assert len(facts()) == 4
-    read, split = list[str](), context.word_forms
-
-    def reading(said: str) -> set[str]:
-        read.append(said)
-        return split(said)
-
-    monkeypatch.setattr(context, "word_forms", reading)
+    read = texts_whose_words_are_read(monkeypatch, context)
     Nexus().forget(NAMESPACE, memory_id=target)
     assert facts() == []
     assert sum("Wind!" in one for one in read) == 2  # as a source, and as a message near the erased one
@@ -1237,13 +1244,7 @@ def test_messages_that_many_facts_cite_together_are_read_once(
     standin.answer("derive", lambda _: observations(*told))
     work("derive_memory")
     assert len(facts()) == 4
-    read, split = list[str](), forgetting.word_forms
-
-    def reading(said: str) -> set[str]:
-        read.append(said)
-        return split(said)
-
-    monkeypatch.setattr(forgetting, "word_forms", reading)
+    read = texts_whose_words_are_read(monkeypatch, forgetting)
     Nexus().forget(NAMESPACE, memory_id=ids[0])
     assert facts() == []
     assert [sum(word in one for one in read) for word in ("Wind!", "Waves!")] == [1, 1]

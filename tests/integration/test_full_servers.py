@@ -162,7 +162,7 @@ def test_connections_in_use_are_replaced_after_a_refused_write(here: Sandbox) ->
 
 def test_a_row_that_a_server_without_writes_refuses_is_an_outage(here: Sandbox) -> None:
     with database_with(here, "default_transaction_read_only", "on"):
-        for namespace_id in (1, 2):  # the second one comes within 5 s and does not connect anew
+        for namespace_id in (1, 2):  # within 5 s of the first refusal, connections are not replaced again
             with pytest.raises(StorageUnavailable, match="read-only"), here.deployment.database.transaction() as tx:
                 webhooks.create(tx, namespace_id, "https://example.com/told", ["dream.closed"])
 

@@ -13,9 +13,9 @@ from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import extractions, messages
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import LONGEST_READ
 from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
+from nexus_tasks.storage.shown import LONGEST_BEGINNING, REACH
 from nexus_tasks.text import content_words, estimate_tokens, shorten
 
 # An extractor reads messages only when its gate is open. A gate opens when one of these numbers is reached. The numbers
@@ -28,7 +28,7 @@ FACTS_FROM = 20
 # After the first batch, this many new tool calls also open the fact extractor's gate.
 FACTS_FROM_CALLS = 3
 # An extractor reads at most this many messages at once. What it takes from them is far less, unless it skips most.
-MOST_READ = 2_000
+MOST_READ = REACH
 # Words that say nothing when a message has no others, as ``content_words`` returns them.
 _SMALL_TALK = frozenset(content_words("hi hello hey ok okay thanks thank please great bye continue"))
 
@@ -80,7 +80,7 @@ def next_batch(
         used += tokens
     through = max(message.seq or 0 for message in (pending if len(taken) == len(new) else taken))
     told = told_by(tx, session.namespace_id, ((message.role or "user", message.content) for message in taken))
-    lines = tuple(line for message in taken if (line := _line(message, min(4 * most, LONGEST_READ), told)).content)
+    lines = tuple(line for message in taken if (line := _line(message, min(4 * most, LONGEST_BEGINNING), told)).content)
     return ExtractionBatch(seen=row, extractor=extractor, session_id=session.id, through=through, lines=lines)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import func, select
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure.context import insights_with_words_of, shown, words_of
+from nexus_tasks.storage.erasure.context import insights_with_words_of, words_of
 from nexus_tasks.storage.erasure.targets import WITHOUT_TEXTS
 from nexus_tasks.storage.many import among, not_among
 from nexus_tasks.storage.models import Evidence, Memory
+from nexus_tasks.storage.shown import shown
 from nexus_tasks.text import word_forms
 from nexus_tasks.types import standing_rank
 

@@ -12,34 +12,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among, not_among, parts
 from nexus_tasks.storage.models import Evidence, Memory
+from nexus_tasks.storage.shown import REACH, SHOWN
 from nexus_tasks.text import word_forms
 
-# A message was shown together with messages at most this far away. An extraction reads so many at once, and a
-# derivation takes no messages that are farther apart.
-REACH = 2_000
 # Messages that are at most this far away were nearly always shown together. Chosen by hand, not measured.
 NEAR = 100
 # Characters of a session's messages farther away that are read for words which they have too.
 _MOST_OF_OTHERS = 10_000_000
-# Characters whose words count, of the beginning and of the end of a message: at least what a prompt shows of it.
-LONGEST_READ, LONGEST_END = 50_000, 4_000
 # Texts that are fetched at a time. Postgres ends a transaction that is idle for 8 s, and the words of a long text in
 # Russian, for example, take 0.2 s on a free processor.
 _AT_ONCE = 10
 _FACTS_AT_ONCE = 200
-_SHOWN = case(
-    (
-        func.length(Memory.content) > LONGEST_READ + LONGEST_END,
-        func.concat(func.left(Memory.content, LONGEST_READ), " ", func.right(Memory.content, LONGEST_END)),
-    ),
-    else_=Memory.content,
-)
 _IDS_AT_ONCE = 200  # of a statement
 
 
@@ -157,7 +146,7 @@ def _texts(tx: Transaction, memories: Collection[Memory]) -> Iterator[tuple[str 
 
 def _texts_where(tx: Transaction, which: ColumnElement[bool]) -> Iterator[tuple[str | None, str]]:
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
-    query = select(Memory.author, _SHOWN).where(which)
+    query = select(Memory.author, SHOWN).where(which)
     with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
         yield from ((author, content) for author, content in rows)
 
@@ -223,7 +212,7 @@ def _only_erased(
     asking = [cluster for cluster, one in zip(clusters, left, strict=True) if one]
     if not asking:
         return left
-    query = select(Memory.seq, Memory.author, _SHOWN).order_by(Memory.seq)
+    query = select(Memory.seq, Memory.author, SHOWN).order_by(Memory.seq)
     others, read = query.where(_are_near(Memory, asking, REACH), not_among(Memory.id, erased)), 0
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
         for seq, author, content in rows:
@@ -259,12 +248,6 @@ def _words_of_sources(tx: Transaction, wanted: Mapping[int, set[str]]) -> dict[i
                 for fact in citing[source]:
                     found[fact] |= wanted[fact] & said
     return found
-
-
-def shown(content: str) -> str:
-    """What prompts show at most of a message: its beginning and its end. No fact has words of the rest."""
-    long = len(content) > LONGEST_READ + LONGEST_END
-    return f"{content[:LONGEST_READ]} {content[-LONGEST_END:]}" if long else content
 
 
 def _words(said: Iterable[tuple[str | None, str]]) -> set[str]:

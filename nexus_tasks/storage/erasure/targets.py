@@ -62,7 +62,7 @@ def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
 
 
 def lock_messages(tx: Transaction, memory_ids: Collection[int]) -> dict[int, Memory]:
-    """Lock messages, and the perspectives of what was made from them. Returns the messages as id → memory.
+    """Lock messages, and the perspectives of the facts that were derived from them. Returns id → message.
 
     The caller has locked their session.
     """
