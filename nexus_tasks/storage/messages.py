@@ -340,7 +340,7 @@ _BATCH = text(
         FROM start CROSS JOIN LATERAL (
             SELECT * FROM memories e
             WHERE e.session_id = start.session_id AND e.level = 'raw' AND e.seq < start.seq
-              AND e.seq >= start.last - {REACH}
+              AND e.seq >= start.last - :reach
             ORDER BY e.seq DESC LIMIT :context
         ) m
         WHERE NOT EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead')
@@ -372,7 +372,8 @@ def derivation_batch(
     """
     chosen: list[MessageText] = []
     earlier: list[MessageText] = []
-    for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context, "observer": observer}):
+    values = {"ids": list(memory_ids), "context": context, "observer": observer, "reach": REACH}
+    for row in tx.execute(_BATCH, values):
         session_id, *columns, wanted = row
         (chosen if wanted else earlier).append(MessageText(*columns))
     if not chosen:

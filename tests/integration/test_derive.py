@@ -13,6 +13,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.storage import derivations, messages
 from nexus_tasks.tasks import derive_memory as deriving
 from tests.integration.inline import (
     NAMESPACE,
@@ -451,3 +452,26 @@ def test_messages_that_are_far_apart_are_not_derived_together(
     say(first | {"content": "Zero."}, last | {"content": "Five."}, replace=True)
     work("derive_memory")
     assert len(standin.counters.requests) - before == calls
+
+
+def test_a_prompt_shows_no_earlier_message_that_is_far_from_the_last_one(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude()
+    said = [{"content": f"Number {n}.", "author": "ann", "id": f"m{n}"} for n in range(6)]
+    say(*said)
+    work("derive_memory")
+    monkeypatch.setattr(messages, "REACH", 2)
+    say(said[5] | {"content": "Five."}, replace=True)
+    work("derive_memory")
+    assert re.findall(r"Number \d", standin.counters.requests[-1].text) == ["Number 3", "Number 4"]
+
+
+def test_messages_near_a_place_are_wanted_before_older_ones(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a backlog of thousands, a new message would be derived alone, in a model call of its own."""
+    ids = say(*(f"Number {n}." for n in range(6)))
+    monkeypatch.setattr(derivations, "REACH", 2)
+    [(session_id,)] = here.sql("SELECT id FROM sessions")
+    with default_deployment().database.reading() as tx:
+        wanted = derivations.wanted_messages(tx, session_id, "assistant", near=6)
+    assert [one.memory_id for one in wanted] == [*ids[3:], *ids[:3]]
