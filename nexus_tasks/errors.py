@@ -274,6 +274,19 @@ class Transient(JobError):
         "A job tries again by itself for a day. After a command or a call, try again; if it fails again, run"
         " `nexus doctor`."
     )
+    # No wait between two tries of a job is longer than these seconds.
+    longest_wait = 300.0
+
+
+class AnswerTimeout(Transient):
+    """A model server took a request and did not answer it in time. The provider may charge for it."""
+
+    default_remedy = (
+        "A job tries again by itself for a day, less and less often. If the same job fails in this way again and again,"
+        " its answers take longer than NEXUS_MODEL_TIMEOUT: raise it."
+    )
+    # Each try may cost as much as an answer.
+    longest_wait = 3_600.0
 
 
 class StorageUnavailable(Transient):

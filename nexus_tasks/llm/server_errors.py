@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from nexus_tasks.errors import JobError, Misconfigured, Refused, Transient
+from nexus_tasks.errors import AnswerTimeout, JobError, Misconfigured, Refused, Transient
 
 # Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
@@ -41,6 +41,14 @@ PAGE_REMEDY = (
     "Let the firewall or gateway pass the request. Then run the dead letter again with `nexus jobs retry JOB`, or all"
     " such letters with `nexus jobs retry --error Refused`. After a command or a call, try again."
 )
+
+
+def too_late(error: Exception, said: str) -> Transient:
+    """The job error for the SDK's timeout ``error``: only a server that has the request may charge for an answer."""
+    import httpx2
+
+    unsent = (httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.WriteTimeout)
+    return Transient(said) if isinstance(error.__cause__, unsent) else AnswerTimeout(said)
 
 
 @contextmanager

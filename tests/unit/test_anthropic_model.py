@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -244,8 +246,22 @@ def test_a_firewall_that_refuses_every_request_is_no_fault_of_one_message(model,
 
 def test_a_slow_answer_is_a_timeout(standin, settings):
     standin.faults.append(faults.slow(30))
-    with pytest.raises(errors.Transient, match="in time"):
-        AnthropicModel(settings.model_copy(update={"model_timeout": 0.2})).complete(derive())
+    impatient = AnthropicModel(settings.model_copy(update={"model_timeout": 0.2}))
+    with pytest.raises(errors.AnswerTimeout, match="in time"):
+        impatient.complete(derive())
+
+
+def test_a_server_that_never_got_the_request_charges_for_nothing(settings):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
+        for _ in range(4):  # they fill its queue, so that no other connection gets an answer
+            filler = waiting.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        model = AnthropicModel(settings.model_copy(update={"model_timeout": 0.2, "anthropic_base_url": url}))
+        with pytest.raises(errors.Transient, match="in time") as caught:
+            model.complete(derive())
+    assert type(caught.value) is errors.Transient
 
 
 def test_no_server_is_transient(standin, model):

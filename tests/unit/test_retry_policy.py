@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus_tasks.errors import (
+    AnswerTimeout,
     ConfigurationError,
     InvalidAnswer,
     InvalidInput,
@@ -109,6 +110,14 @@ def test_anything_else_counts_until_attempts_are_used_up(error: BaseException) -
 @given(st.integers(0, 10_000))
 def test_backoff_doubles_with_full_jitter_up_to_five_minutes(retries: int) -> None:
     assert 0 <= backoff(retries) <= min(2.0 * 2 ** min(retries, 30), 300.0)
+
+
+def test_a_call_that_may_be_charged_for_is_tried_less_and_less_often() -> None:
+    waits = [[decided(error, retries=20).seconds for _ in range(300)] for error in (AnswerTimeout(), Transient())]
+    assert [max(some) > limit - 60 for some, limit in zip(waits, (3_300, 300), strict=True)] == [True, True]
+    assert max(waits[0]) <= 3_600
+    assert max(waits[1]) <= 300
+    assert decided(AnswerTimeout(), retries=1).seconds <= 4  # one slow answer costs no more than another failure
 
 
 def test_backoff_uses_its_whole_range() -> None:

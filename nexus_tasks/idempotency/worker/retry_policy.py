@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.types import clean_text
 
-BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
+BACKOFF_FIRST = 2.0  # seconds
 # Seconds between two tests whether the cause of a job kind's pause is gone. A job that pauses its kind waits this long.
 PROBE_EVERY = 60.0
 
@@ -60,7 +60,8 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
         return wait
     if isinstance(error, PASSING):
         expired = claim.failing_since is not None and now - claim.failing_since > retry_for
-        return Decision(dead=True) if expired else retry_later(claim, detail)
+        longest = error.longest_wait if isinstance(error, Transient) else Transient.longest_wait
+        return Decision(dead=True) if expired else retry_later(claim, detail, longest=longest)
     if claim.errors + claim.crashes + 1 >= max_attempts:
         return Decision(dead=True)
     return retry_later(claim, detail, error=True)
@@ -105,15 +106,15 @@ def _fault_of(wait: Decision) -> str:
     return ""
 
 
-def retry_later(claim: Claim, detail: str, *, error: bool = False) -> Decision:
+def retry_later(claim: Claim, detail: str, *, error: bool = False, longest: float = Transient.longest_wait) -> Decision:
     """The decision to back off after a failed attempt. With ``error`` the attempt counts against ``max_attempts``."""
-    return Decision(reason="retry", seconds=backoff(claim.retries), detail=detail, retry=True, error=error)
+    return Decision(reason="retry", seconds=backoff(claim.retries, longest), detail=detail, retry=True, error=error)
 
 
-def backoff(retries: int) -> float:
-    """Seconds before the next try: a random number between 0 and 2 s · 2^``retries``, at most 5 minutes.
+def backoff(retries: int, longest: float = Transient.longest_wait) -> float:
+    """Seconds before the next try: a random number between 0 and 2 s · 2^``retries``, at most ``longest``.
 
     Celery's ``get_exponential_backoff_interval`` is not used, because it returns whole seconds. Jobs that fail together
     would then often retry together.
     """
-    return random.uniform(0, min(BACKOFF_FIRST * 2.0 ** min(retries, 16), BACKOFF_LONGEST))
+    return random.uniform(0, min(BACKOFF_FIRST * 2.0 ** min(retries, 16), longest))

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Refused, Throttled, TooLarge, Transient
-from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after
+from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after, too_late
 
 if TYPE_CHECKING:
     import anthropic
@@ -35,7 +35,7 @@ def job_error(error: anthropic.AnthropicError) -> JobError:
     if isinstance(error, anthropic.APIStatusError):
         return _status_error(error)
     if isinstance(error, anthropic.APITimeoutError):
-        return Transient("The Claude API did not answer in time.")
+        return too_late(error, "The Claude API did not answer in time.")
     if isinstance(error, anthropic.APIConnectionError):
         return _connection_error(error)
     if isinstance(error, WorkloadIdentityError):

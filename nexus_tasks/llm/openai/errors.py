@@ -21,7 +21,7 @@ from nexus_tasks.errors import (
     TooLarge,
     Transient,
 )
-from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after
+from nexus_tasks.llm.server_errors import PAGE_REMEDY, as_type, redact, retry_after, too_late
 
 if TYPE_CHECKING:
     import openai
@@ -41,7 +41,7 @@ def job_error(error: openai.OpenAIError) -> JobError:
     if isinstance(error, openai.APIStatusError):
         return _status_error(error)
     if isinstance(error, openai.APITimeoutError):
-        return Transient("The model server did not answer in time.")
+        return too_late(error, "The model server did not answer in time.")
     if isinstance(error, openai.APIConnectionError):
         return _connection_error(error)
     if isinstance(error, openai.APIError):
