@@ -171,13 +171,18 @@ def _content(word: str) -> str:
 # Thai, Lao, Burmese and Khmer have no spaces between words, and a single letter says nothing.
 _UNDIVIDED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _RUN = re.compile(rf"[{_SPACELESS}]{{2,}}+")
-# By script: how many letters may stand before a word, such as an article, and how many its shortest form has.
+# By script: how many letters may stand before a word, such as an article, and how many its shortest form has. A short
+# word may be a name, such as "Eva" or "Оля", of which other forms ("Evou", "Олю") have two letters in common.
 _AROUND = (
     (re.compile("[\uac00-\ud7a3]"), 1, 2),  # Korean
     (re.compile("[\u0590-\u06ff]"), 3, 3),  # Hebrew and Arabic
+    (re.compile("^[a-z]{2}[aeiouy]{1,2}$"), 0, 2),
+    (re.compile("^[a-z]{3,5}$"), 0, 3),
+    (re.compile("^[a-z\u00df-\u058f]{3,4}$"), 0, 2),  # Latin with marks, Greek, Cyrillic and Armenian
     (re.compile("[^\x00-\x7f]"), 0, 3),
 )
 _ASCII = 0, 4
+_SHORTEST_NAME = 3  # letters of a word beside an apostrophe
 _ENDING = 3  # letters that an ending may have; like the figures above chosen by hand, not measured
 
 
@@ -191,6 +196,8 @@ def word_forms(text: str) -> set[str]:
     found = set[str]()
     for word in content_words(text):
         found.add(word)
+        if "'" in word:  # d'Eva, Ali'nin
+            found.update(stem(part) for part in word.split("'") if len(part) >= _SHORTEST_NAME)
         found.update(_parts(word) if len(word) <= _LONGEST_STEMMED else _parts.__wrapped__(word))
     for run in _RUN.findall(_lower(text)):
         found.update(f"~{first}{second}" for first, second in pairwise(run))

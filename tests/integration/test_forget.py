@@ -416,6 +416,8 @@ def test_a_fact_with_words_of_an_erased_message_that_it_does_not_cite_is_derived
     ("erased", "left", "name", "likes"),
     [
         pytest.param("Вчера я видел Ивана.", "Он любит кофе.", "Иван", " любит кофе", id="Russian"),
+        pytest.param("Вчера я встретил Олю.", "Она любит кофе.", "Оля", " любит кофе", id="Russian, a short name"),
+        pytest.param("J'ai vu la maison d'Ugo.", "Il aime le café.", "Ugo", " aime le café", id="French"),
         pytest.param("Spotkałem Adama.", "On lubi kawę.", "Adam", " lubi kawę", id="Polish"),
         pytest.param("Dün Mehmet'le tanıştım.", "Kahve seviyor.", "Mehmet", " kahve seviyor", id="Turkish"),
         pytest.param("저는 김철수입니다.", "그는 커피를 좋아해요.", "김철수", "는 커피를 좋아한다", id="Korean"),
