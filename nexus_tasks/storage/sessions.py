@@ -25,8 +25,17 @@ _FIND = select(SessionRow).where(
 _FIND_AND_LOCK = _FIND.with_for_update().execution_options(populate_existing=True)
 
 
+_ONE_DERIVATION = text("SELECT pg_advisory_xact_lock(hashtextextended('nexus derivation of a session', :session_id))")
+
+
 def lock_existing(tx: Transaction, session_id: int) -> None:
-    """Lock a session, if it exists, until the transaction ends, so that no other transaction erases it."""
+    """Lock a session, if it exists, until the transaction ends, so that no other transaction erases it.
+
+    One transaction at a time has this lock. Many could share a lock of the row, and Postgres gives a shared lock to
+    each newcomer, although a writer waits for the row. While the transactions overlapped, no message could be stored in
+    the session, and no erasure could begin.
+    """
+    tx.execute(_ONE_DERIVATION, {"session_id": session_id})
     tx.execute(select(SessionRow.id).where(SessionRow.id == session_id).with_for_update(read=True, key_share=True))
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage import derivations, messages
+from nexus_tasks.storage import derivations, messages, sessions
 from nexus_tasks.tasks import derive_memory as deriving
 from tests.integration.inline import (
     NAMESPACE,
@@ -475,3 +478,31 @@ def test_messages_near_a_place_are_wanted_before_older_ones(here: Sandbox, monke
     with default_deployment().database.reading() as tx:
         wanted = derivations.wanted_messages(tx, session_id, "assistant", near=6)
     assert [one.memory_id for one in wanted] == [*ids[3:], *ids[:3]]
+
+
+# --- locks ------------------------------------------------------------------------------------------------------------
+def test_derivations_without_a_pause_keep_neither_a_message_nor_an_erasure_waiting(here: Sandbox) -> None:
+    first = say("I moved to Lisbon.")[0]
+    session_id = here.sql("SELECT id FROM sessions")[0][0]
+    over = threading.Event()
+
+    def commit_facts(number: int) -> None:
+        time.sleep(0.05 * number)  # so that one of them has the session at any time
+        while not over.is_set():
+            with here.deployment.database.transaction() as tx:
+                sessions.lock_existing(tx, session_id)
+                over.wait(0.2)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(commit_facts, number) for number in range(4)]
+        threading.Timer(20.0, over.set).start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        stored = Nexus().ingest(NAMESPACE, "chat", [{"author": "ann", "content": "I drink green tea."}])
+        Nexus().forget(NAMESPACE, memory_id=first)
+        took = time.monotonic() - began
+        over.set()
+        for one in runs:
+            one.result()
+    assert stored.stored == 1
+    assert took < 10
