@@ -882,7 +882,8 @@ class Nexus:
     ) -> TopicDetails:
         """Write a topic: make it, or replace its content.
 
-        Later extractions may add to the topic. Its messages stay its sources, so an erasure of them still reaches it.
+        Later extractions may add to the topic. Its messages stay its sources, so an erasure of them still reaches it:
+        it deletes what extractions wrote, and of your lines those with a word that only the erased messages have.
 
         Args:
             namespace: the namespace. A missing namespace is made.

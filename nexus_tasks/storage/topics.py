@@ -38,7 +38,7 @@ class TopicDraft:
     stored topic. When the stored topic still has this revision, the draft replaces the stored content. Otherwise the
     draft's new lines are appended to the stored content. ``shown`` is the content that the writer has read, or its
     beginning. Its lines are not new: what the stored topic lacks of them has been removed since. ``sources`` are the
-    ids of the messages that the draft was written from.
+    ids of the messages that the draft was written from. ``own`` has the lines of the content that no extraction wrote.
     """
 
     filename: str
@@ -50,6 +50,7 @@ class TopicDraft:
     seen: int = 0
     shown: str = ""
     sources: tuple[int, ...] = ()
+    own: str = ""
 
 
 def every(tx: Transaction, namespace_id: int, limit: int | None = None) -> Sequence[Topic]:
@@ -158,7 +159,8 @@ def overwrite(
             draft's new lines are added to it. A topic without a revision here is replaced, whatever is stored.
     """
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)} | dict(seen or {})
-    return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
+    ours = [dataclasses.replace(one, seen=there.get(one.filename, 0), own=one.content) for one in drafts]
+    return store(tx, namespace_id, ours)
 
 
 def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
@@ -166,7 +168,13 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     content, rest = _fitting(draft.content)
     made = tx.scalar(
         upsert(Topic)
-        .values(namespace_id=namespace_id, filename=draft.filename, content=content, **fields)
+        .values(
+            namespace_id=namespace_id,
+            filename=draft.filename,
+            content=content,
+            own=lines_among(content, draft.own),
+            **fields,
+        )
         .on_conflict_do_nothing()
         .returning(Topic.id)
     )
@@ -180,12 +188,12 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     is_seen = there.revision == draft.seen
     whole = draft.content if is_seen else append_missing_lines(there.content, draft.content, draft.shown)
     content, rest = _fitting(whole)
-    more = False
+    own, more = _own(there, draft.own), False
     if rest:  # the rest may repeat lines of the stored topic, so it rests on the stored topic's messages too
         sources = source_ids(tx, [there.id]).union(draft.sources)
-        more = _store(tx, namespace_id, _next_part(draft, rest, sources))
-    changed: dict[str, Any] = fields | {"content": content}
-    if all(getattr(there, name) == value for name, value in changed.items() if name != "made_by"):
+        more = _store(tx, namespace_id, _next_part(dataclasses.replace(draft, own=own), rest, sources))
+    changed: dict[str, Any] = fields | {"content": content, "own": lines_among(content, own)}
+    if all(getattr(there, name) == value for name, value in changed.items() if name not in ("made_by", "own")):
         return more
     tx.execute(
         update(Topic)
@@ -195,6 +203,22 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     )
     _link(tx, namespace_id, there.id, draft.sources)
     return True
+
+
+def lines_among(content: str, others: str) -> str:
+    """The lines of ``content`` that ``others`` has too."""
+    known = {line.strip() for line in others.splitlines()}
+    return "\n".join(line for line in content.splitlines() if line.strip() and line.strip() in known)
+
+
+def _own(there: Topic, written: str) -> str:
+    """The lines of a topic that no extraction wrote, after a person has written ``written`` in place of it.
+
+    Lines that the person left as they were stay those of the extraction that wrote them.
+    """
+    known = {line.strip() for line in there.content.splitlines()}
+    new = [line for line in written.splitlines() if line.strip() not in known]
+    return "\n".join((there.own, *new))
 
 
 def append_missing_lines(there: str, new: str, before: str) -> str:
@@ -220,7 +244,8 @@ def write(tx: Transaction, namespace_id: int, draft: TopicDraft, revision: int |
     """
     fields = {field: getattr(draft, field) for field in ("name", "description", "type", "content", "made_by")}
     if not revision:
-        made = upsert(Topic).values(namespace_id=namespace_id, filename=draft.filename, **fields)
+        own = lines_among(draft.content, draft.content)
+        made = upsert(Topic).values(namespace_id=namespace_id, filename=draft.filename, own=own, **fields)
         new: Topic | None = tx.scalar(made.on_conflict_do_nothing().returning(Topic))
         if new is not None:
             return new
@@ -228,6 +253,7 @@ def write(tx: Transaction, namespace_id: int, draft: TopicDraft, revision: int |
     if there is None or revision not in (None, there.revision):
         return None
     if any(getattr(there, field) != value for field, value in fields.items() if field != "made_by"):
+        there.own = lines_among(draft.content, _own(there, draft.content))
         for field, value in fields.items():
             setattr(there, field, value)
         there.revision, there.updated_at = there.revision + 1, datetime.now(UTC)

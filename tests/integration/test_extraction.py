@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -667,6 +668,42 @@ def test_nothing_of_an_erased_message_is_left_in_topics(ours: Sandbox, standin: 
     told = "\n".join(call.text for call in asked(standin, "topics"))
     assert [n for n in (1, 2, 3, 10, 11, 12, 13, 20) if f"Thing {n} is" not in told] == []
     assert traces(ours) == []
+
+
+def test_an_erasure_keeps_the_lines_of_a_topic_that_no_extraction_wrote(
+    ours: Sandbox, standin: StandIn, tmp_path: Path
+) -> None:
+    """Extraction cannot write them again. It writes its own lines again, from the messages that are left."""
+    by_hand = "# Deploys\n- Never on Fridays.\n- Ask Olga first."
+    (tmp_path / "deploys.md").write_text(by_hand)
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    target, *_ = say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(3))
+    answered = [topic(f"{by_hand}\n- {SECRET}", "deploys.md", description=SECRET), topic(f"- {SECRET}", f"{SECRET}.md")]
+    standin.answer("topics", lambda _: {"topics": answered})
+    extract()
+    there = Nexus().topic(NAMESPACE, "deploys.md")
+    said = f"{there.content}\n- Tell Bob, too.\n- {SECRET} is old."
+    Nexus().write_topic(NAMESPACE, "deploys.md", said, revision=there.revision)
+    Nexus().write_topic(NAMESPACE, "deploys-part-2.md", "- By hand alone.")
+    Nexus().write_topic(NAMESPACE, f"{SECRET}.md", f"- {SECRET}\n- Under another name.")
+    receipt = Nexus().forget(NAMESPACE, memory_id=target)
+    assert receipt.deleted["topics"] == 2
+    assert traces(ours) == []
+    left = Nexus().topic(NAMESPACE, "deploys.md")
+    assert left.content == f"{by_hand}\n- Tell Bob, too."
+    assert left.sources == ()
+    assert left.revision > there.revision
+    assert Nexus().topic(NAMESPACE, "deploys-part-2.md").content == "- By hand alone."
+    [renamed] = [one.filename for one in Nexus().topics(NAMESPACE) if not one.filename.startswith("deploys")]
+    assert Nexus().topic(NAMESPACE, renamed).content == "- Under another name."
+    # An extraction that adds to it again changes nothing of that. What it wrote goes.
+    standin.answer("topics", lambda _: {"topics": [topic(f"{left.content}\n- Thing 1", "deploys.md")]})
+    say(*turns(1, 20))
+    Reconciler(engine).round()
+    work(KIND)
+    assert Nexus().topic(NAMESPACE, "deploys.md").content == f"{left.content}\n- Thing 1"
+    Nexus().forget(NAMESPACE, session_key="chat")
+    assert Nexus().topic(NAMESPACE, "deploys.md").content == left.content
 
 
 def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Sandbox, standin: StandIn) -> None:

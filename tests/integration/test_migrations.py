@@ -269,7 +269,7 @@ def test_an_upgrade_lets_others_pass_while_it_cannot_have_a_table_for_its_polici
     empty: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(schema, "_LOCK_MS", 200)
-    schema.upgrade(empty, "0033")  # all migrations, and no policies yet
+    schema.upgrade(empty, "0034")  # all migrations, and no policies yet
     engine = create_engine(empty)
     with ThreadPoolExecutor(1) as pool:
         with engine.begin() as dump:

@@ -1,17 +1,19 @@
 """Erasing the topics that may contain words of erased messages.
 
 A topic is a file of knowledge that extraction writes from messages. After the erasure, extraction writes topics again
-from the remaining messages.
+from the remaining messages. It cannot write the lines again that a person has written or imported, so these stay.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
 from nexus_tasks.storage import extractions
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.dead_letters import ERASED_ERROR
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among, parts
@@ -32,7 +34,9 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     - The topic contains a word of an erased message.
     - None of the messages that the topic was written from contains this word.
 
-    A topic without source messages (an imported topic) stays.
+    A topic without source messages (an imported topic) stays. Of a deleted topic, the lines stay that no extraction
+    wrote, apart from those with a word of an erased message that no other message of the topic has. They are a new
+    topic of the same name, so that a run which was shown the deleted one notices. A name with such a word is replaced.
 
     In each session, the extractor of topics then reads again from the first remaining source message of a deleted
     topic. The extractor of facts reads again from the session's first message in ``rederive``.
@@ -56,8 +60,30 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
         if (shared := word_forms(_text(topic)) & spoken) and shared - _words(tx, sources[topic.id])
     }
     _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
+    with_own = tx.scalars(select(Topic).where(among(Topic.id, erased_topics), Topic.own != "").order_by(Topic.id))
+    kept = [_own_lines(topic, spoken - _words(tx, sources[topic.id] - ids)) for topic in with_own]
     tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
+    insert_rows(tx, Topic, [row for row in kept if row], on_conflict="DO NOTHING")
     return len(erased_topics)
+
+
+def _own_lines(topic: Topic, gone: Collection[str]) -> dict[str, Any]:
+    """The row of a topic with the lines of ``topic`` that no extraction wrote. Empty when none is left.
+
+    Args:
+        gone: the words that only erased messages have.
+    """
+    lines = [line for line in topic.own.splitlines() if word_forms(line).isdisjoint(gone)]
+    if not lines:
+        return {}
+    own, stem = "\n".join(lines), topic.filename.removesuffix(".md")
+    if not word_forms(stem.replace("-", " ").replace("_", " ")).isdisjoint(gone):
+        stem = f"topic-{topic.id}"
+    said = {"name": topic.name, "description": topic.description}
+    safe = {name: value if word_forms(value).isdisjoint(gone) else stem for name, value in said.items()}
+    fixed = {"namespace_id": topic.namespace_id, "filename": f"{stem}.md", "type": topic.type}
+    written = {"content": own, "own": own, "made_by": "user", "revision": topic.revision + 1}
+    return {**fixed, **safe, **written}
 
 
 def remove_one(tx: Transaction, topic: Topic, extractor: str) -> None:

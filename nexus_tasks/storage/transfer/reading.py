@@ -23,6 +23,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
 from nexus_tasks.storage.models import Base, ErasedId
 from nexus_tasks.storage.models.base import written_columns
+from nexus_tasks.storage.topics import lines_among
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
 from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
@@ -66,6 +67,11 @@ _RAISE_LAST_SEQ = """
     FROM (SELECT session_id, max(seq) AS seq FROM memories WHERE namespace_id = :n AND level = 'raw' GROUP BY 1) AS said
     WHERE s.id = said.session_id AND s.last_seq < said.seq
 """
+# In an export of a release that did not store which lines of a topic no extraction wrote.
+_FILL_OWN = (
+    "UPDATE topics SET own = content WHERE namespace_id = :n AND own = ''"
+    " AND NOT EXISTS (SELECT FROM topic_sources WHERE topic_sources.topic_id = topics.id)"
+)
 # A dead letter is not exported. Without it nobody could retry the job of a row that is dead.
 _WANT_DEAD = (
     "UPDATE extractions SET state = 'wanted' WHERE namespace_id = :n AND state = 'dead'",
@@ -104,7 +110,7 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[Line]) -> dict
             "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
         )
     _Reading(tx, namespace_id).read(documents)
-    for statement in (*_FILL_STANDINGS, _RAISE_LAST_SEQ, *_WANT_DEAD):
+    for statement in (*_FILL_STANDINGS, _RAISE_LAST_SEQ, _FILL_OWN, *_WANT_DEAD):
         tx.execute(text(statement), {"n": namespace_id})
     embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
@@ -215,6 +221,8 @@ class _Reading:
         translated = {key: value for key, value in row.items() if key != "id"}
         if table.name == "memories":
             translated["superseded_by"] = None
+        if "own" in translated:
+            translated["own"] = lines_among(translated["content"], translated["own"])
         for name in translated:
             [target] = {key.column.table.name for key in table.c[name].foreign_keys} or {""}
             if target and translated[name] is not None:
@@ -366,7 +374,7 @@ def _check_row(line: int, row: Mapping[str, Any], table: Table) -> None:
 
 # The columns with texts of people and models. `_check_content` bounds what they have together.
 _TEXTS = (
-    *("content", "author", "made_by", "name", "description"),
+    *("content", "own", "author", "made_by", "name", "description"),
     *("observations", "current_task", "suggested_response"),
 )
 
