@@ -1236,6 +1236,32 @@ def test_an_erasure_that_reads_many_texts_is_never_idle_for_long(
     assert facts() == []
 
 
+@pytest.mark.parametrize("away", [5, 120])
+def test_an_erasure_is_never_idle_for_long_while_the_words_of_long_messages_take_long(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
+    """Four erasures at a time among messages of 54,000 characters failed, because each had a share of the processor."""
+    here = claude()
+    ids = say(f"My boat is the {SECRET}.", *("Wind." for _ in range(away)), "I sail it.", *("Rain." for _ in range(10)))
+    standin.answer("derive", lambda _: observations((f"Ann sails the {SECRET}", [ids[away + 1]])))
+    work("derive_memory")
+    assert len(facts()) == 1
+    standin.answer("derive", lambda _: observations())
+    split = context.word_forms
+
+    def slowly(text: str) -> set[str]:
+        time.sleep(0.1)
+        return split(text)
+
+    monkeypatch.setattr(context, "word_forms", slowly)
+    monkeypatch.setattr(context, "_AWAKE_EVERY", 0.2)
+    short = tuple(re.sub(r"(idle_in_transaction_session_timeout) = \d+", r"\1 = 600", one) for one in _SETTINGS)
+    monkeypatch.setattr("nexus_tasks.storage.engine._SETTINGS", short)
+    with here.another():
+        Nexus().forget(NAMESPACE, memory_id=ids[0])
+    assert facts() == []
+
+
 def test_messages_that_many_facts_cite_together_are_read_once(
     claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

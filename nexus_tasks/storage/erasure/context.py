@@ -11,8 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from time import monotonic
+from typing import TypeVar
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
@@ -25,11 +27,14 @@ from nexus_tasks.text import word_forms
 NEAR = 100
 # Characters of a session's messages farther away that are read for words which they have too.
 _MOST_OF_OTHERS = 10_000_000
-# Texts that are fetched at a time. Postgres ends a transaction that is idle for 8 s, and the words of a long text in
-# Russian, for example, take 0.2 s on a free processor.
-_AT_ONCE = 10
+_AT_ONCE = 10  # texts that are fetched at a time
+# Postgres ends a transaction that is idle for 8 s. The words of a long text in Russian, for example, take 0.2 s on a
+# free processor, and much longer when other threads need it. So a statement is sent at least this often, in seconds.
+_AWAKE_EVERY = 1.0
+_ALIVE = text("SELECT 1")
 _FACTS_AT_ONCE = 200
 _IDS_AT_ONCE = 200  # of a statement
+RowT = TypeVar("RowT")
 
 
 def facts_with_words_of(tx: Transaction, erased: Mapping[int, Memory]) -> dict[int, set[str]]:
@@ -104,7 +109,7 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         insights = select(Memory.id, Memory.content, Memory.author).where(*mine, Memory.level == "derived")
         told = {}
         with tx.execute(insights.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
-            for insight, content, subject in rows:
+            for insight, content, subject in _awake(tx, rows):
                 if words is None:
                     words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
                 told[insight] = words & word_forms(content) - word_forms(subject or "")
@@ -112,7 +117,7 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
         if unknown:  # the reading ends with the fact that has the last of the words
             with tx.execute(facts.execution_options(yield_per=_FACTS_AT_ONCE)) as told_by:
-                for (content,) in told_by:
+                for (content,) in _awake(tx, told_by):
                     unknown.difference_update(word_forms(content))
                     if not unknown:
                         break
@@ -148,7 +153,17 @@ def _texts_where(tx: Transaction, which: ColumnElement[bool]) -> Iterator[tuple[
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
     query = select(Memory.author, SHOWN).where(which)
     with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
-        yield from ((author, content) for author, content in rows)
+        yield from ((author, content) for author, content in _awake(tx, rows))
+
+
+def _awake(tx: Transaction, rows: Iterable[RowT]) -> Iterator[RowT]:
+    """The ``rows``. The transaction is not idle for long, although the caller works with each row."""
+    last = monotonic()
+    for row in rows:
+        yield row
+        if monotonic() - last >= _AWAKE_EVERY:
+            tx.execute(_ALIVE)
+            last = monotonic()
 
 
 def _around(clusters: Sequence[Sequence[Memory]], seq: int, reach: int) -> range:
@@ -195,7 +210,7 @@ def _facts_near(
         )
     )
     with tx.execute(query.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
-        for fact, seqs, content, labels, subject in rows:
+        for fact, seqs, content, labels, subject in _awake(tx, rows):
             if any(_around(clusters, seq, REACH) for seq in seqs):
                 yield fact, seqs, word_forms(" ".join((content, *labels))) - word_forms(subject or "")
 
@@ -215,7 +230,7 @@ def _only_erased(
     query = select(Memory.seq, Memory.author, SHOWN).order_by(Memory.seq)
     others, read = query.where(_are_near(Memory, asking, REACH), not_among(Memory.id, erased)), 0
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
-        for seq, author, content in rows:
+        for seq, author, content in _awake(tx, rows):
             if numbers := [number for number in _around(clusters, seq or 0, REACH) if left[number]]:
                 said = _words([(author, content)])
                 for number in numbers:
