@@ -66,6 +66,15 @@ def test_another_namespace_replaces_the_first(tmp_path: Path) -> None:
     assert group["hooks"][0]["command"].endswith("hook claude-code --namespace acme")
 
 
+def test_the_hook_stores_in_the_home_of_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent may be started without the variable, and would then store in another home."""
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path / "home"))
+    change = install("claude-code", tmp_path / "settings.json")
+    assert shlex.split(change.command or "")[:2] == ["env", f"NEXUS_HOME={tmp_path / 'home'}"]
+
+
 @pytest.mark.parametrize("text", ["{broken", "[]", "[" * 100_000, '{"hooks": []}', '{"hooks": {"Stop": {}}}'])
 def test_a_file_that_is_none_is_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "settings.json"

@@ -85,7 +85,7 @@ def install(agent: str, path: Path, namespace: str | None = None) -> Change:
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
-    line = command(agent, namespace)
+    line = command(agent, namespace, home=os.environ.get("NEXUS_HOME"))
     text, settings = _read(path)
     new = with_ours(agent, path, settings, wanted(agent, line))
     return Change(path=path, changed=new != settings and _write(path, text, new), command=line)
