@@ -38,7 +38,8 @@ class TopicDraft:
     stored topic. When the stored topic still has this revision, the draft replaces the stored content. Otherwise the
     draft's new lines are appended to the stored content. ``shown`` is the content that the writer has read, or its
     beginning. Its lines are not new: what the stored topic lacks of them has been removed since. ``sources`` are the
-    ids of the messages that the draft was written from. ``own`` has the lines of the content that no extraction wrote.
+    ids of the messages that the draft was written from. ``own`` has the lines (see :func:`lines_of`) that no extraction
+    wrote.
     """
 
     filename: str
@@ -63,7 +64,7 @@ def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> li
     """A page of a namespace's topics without their content. The most recently changed topic comes first."""
     query = (
         select(Topic, func.length(Topic.content))
-        .options(defer(Topic.content))
+        .options(defer(Topic.content), defer(Topic.own))
         .where(Topic.namespace_id == namespace_id)
         .order_by(Topic.updated_at.desc(), Topic.id.desc())
         .limit(limit)
@@ -159,7 +160,7 @@ def overwrite(
             draft's new lines are added to it. A topic without a revision here is replaced, whatever is stored.
     """
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)} | dict(seen or {})
-    ours = [dataclasses.replace(one, seen=there.get(one.filename, 0), own=one.content) for one in drafts]
+    ours = [dataclasses.replace(one, seen=there.get(one.filename, 0), own=lines_of(one)) for one in drafts]
     return store(tx, namespace_id, ours)
 
 
@@ -172,7 +173,7 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
             namespace_id=namespace_id,
             filename=draft.filename,
             content=content,
-            own=lines_among(content, draft.own),
+            own=lines_among(lines_of(dataclasses.replace(draft, content=content)), draft.own),
             **fields,
         )
         .on_conflict_do_nothing()
@@ -192,7 +193,8 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     if rest:  # the rest may repeat lines of the stored topic, so it rests on the stored topic's messages too
         sources = source_ids(tx, [there.id]).union(draft.sources)
         more = _store(tx, namespace_id, _next_part(dataclasses.replace(draft, own=own), rest, sources))
-    changed: dict[str, Any] = fields | {"content": content, "own": lines_among(content, own)}
+    told = lines_of(dataclasses.replace(draft, content=content))
+    changed: dict[str, Any] = fields | {"content": content, "own": lines_among(told, own)}
     if all(getattr(there, name) == value for name, value in changed.items() if name not in ("made_by", "own")):
         return more
     tx.execute(
@@ -205,6 +207,17 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     return True
 
 
+def names_of(filename: str, name: str) -> tuple[set[str], set[str]]:
+    """A topic's file name and name, each as it is and without the number of the topic's part."""
+    return {filename, f"{_part_of(filename)[0]}.md"}, {name, _PART_OF_NAME.sub("", name)}
+
+
+def lines_of(topic: Topic | TopicDraft) -> str:
+    """The texts that tell something, as lines: the file name, the name, the description and the content."""
+    filenames, names = names_of(topic.filename, topic.name)
+    return "\n".join((*sorted(filenames), *sorted(names), topic.description, topic.content))
+
+
 def lines_among(content: str, others: str) -> str:
     """The lines of ``content`` that ``others`` has too."""
     known = {line.strip() for line in others.splitlines()}
@@ -212,11 +225,11 @@ def lines_among(content: str, others: str) -> str:
 
 
 def _own(there: Topic, written: str) -> str:
-    """The lines of a topic that no extraction wrote, after a person has written ``written`` in place of it.
+    """The lines of a topic that no extraction wrote, after a person has written the lines ``written`` in place of it.
 
     Lines that the person left as they were stay those of the extraction that wrote them.
     """
-    known = {line.strip() for line in there.content.splitlines()}
+    known = {line.strip() for line in lines_of(there).splitlines()}
     new = [line for line in written.splitlines() if line.strip() not in known]
     return "\n".join((there.own, *new))
 
@@ -244,8 +257,7 @@ def write(tx: Transaction, namespace_id: int, draft: TopicDraft, revision: int |
     """
     fields = {field: getattr(draft, field) for field in ("name", "description", "type", "content", "made_by")}
     if not revision:
-        own = lines_among(draft.content, draft.content)
-        made = upsert(Topic).values(namespace_id=namespace_id, filename=draft.filename, own=own, **fields)
+        made = upsert(Topic).values(namespace_id=namespace_id, filename=draft.filename, own=lines_of(draft), **fields)
         new: Topic | None = tx.scalar(made.on_conflict_do_nothing().returning(Topic))
         if new is not None:
             return new
@@ -253,7 +265,7 @@ def write(tx: Transaction, namespace_id: int, draft: TopicDraft, revision: int |
     if there is None or revision not in (None, there.revision):
         return None
     if any(getattr(there, field) != value for field, value in fields.items() if field != "made_by"):
-        there.own = lines_among(draft.content, _own(there, draft.content))
+        there.own = lines_among(lines_of(draft), _own(there, lines_of(draft)))
         for field, value in fields.items():
             setattr(there, field, value)
         there.revision, there.updated_at = there.revision + 1, datetime.now(UTC)
@@ -267,7 +279,9 @@ def rename(tx: Transaction, topic: Topic, filename: str) -> bool:
         return True
     try:
         with tx.begin_nested():
-            topic.filename, topic.revision, topic.updated_at = filename, topic.revision + 1, datetime.now(UTC)
+            own, topic.filename = f"{topic.own}\n{filename}", filename
+            topic.own = lines_among(lines_of(topic), own)
+            topic.revision, topic.updated_at = topic.revision + 1, datetime.now(UTC)
     except IntegrityError:  # of a savepoint: another topic, which may have been made just now, has the name
         return False
     return True

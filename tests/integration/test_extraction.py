@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,9 @@ from nexus_tasks.cognition.extraction import batch
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import messages, topics
+from nexus_tasks.storage.engine import _SETTINGS
+from nexus_tasks.storage.erasure import context
+from nexus_tasks.storage.erasure import topics as erased_topics
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.types import JobOutcome
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
@@ -704,6 +709,73 @@ def test_an_erasure_keeps_the_lines_of_a_topic_that_no_extraction_wrote(
     assert Nexus().topic(NAMESPACE, "deploys.md").content == f"{left.content}\n- Thing 1"
     Nexus().forget(NAMESPACE, session_key="chat")
     assert Nexus().topic(NAMESPACE, "deploys.md").content == left.content
+
+
+def test_an_erasure_keeps_no_name_and_no_description_of_an_extraction(ours: Sandbox, standin: StandIn) -> None:
+    """They may say what the erased message said, in other words. Before, only their words were compared."""
+    assert ours.sql("SELECT count(*) FROM topics") == [(0,)]
+    target, *_ = say({"content": "Olga stole cash.", "author": "ann"}, *turns(3))
+    paraphrase = {"name": "A theft", "description": "An employee took money from the till."}
+    standin.answer("topics", lambda _: {"topics": [topic("- A theft was found.", "theft.md", **paraphrase)]})
+    extract()
+    there = Nexus().topic(NAMESPACE, "theft.md")
+    Nexus().write_topic(NAMESPACE, "theft.md", f"{there.content}\n- Lock the door.", revision=there.revision)
+    Nexus().forget(NAMESPACE, memory_id=target)
+    [left] = Nexus().topics(NAMESPACE)
+    assert Nexus().topic(NAMESPACE, left.filename).content == "- Lock the door."
+    assert [word for word in ("theft", "employee") if word in f"{left.filename} {left.name} {left.description}"] == []
+    # What a person has chosen stays, and what the rest tells.
+    standin.answer("topics", lambda _: {"topics": [topic("- Things.", "shelf.md", **paraphrase)]})
+    target = say(*turns(4, 10))[0]
+    extract()
+    mine = {"content": "- Things.\n- Lock it.", "name": "Storage", "description": "Where we put everything."}
+    Nexus().write_topic(NAMESPACE, "shelf.md", **mine)
+    Nexus().forget(NAMESPACE, memory_id=target)
+    left = Nexus().topic(NAMESPACE, "shelf.md")
+    assert (left.name, left.description, left.content) == (mine["name"], mine["description"], "- Lock it.")
+
+
+def test_a_line_that_a_worker_of_an_earlier_release_removed_does_not_come_back(ours: Sandbox, standin: StandIn) -> None:
+    standin.answer("topics", lambda _: {"topics": [topic("- Removed.\n- Kept.\n- Thing 1", "things.md")]})
+    Nexus().write_topic(NAMESPACE, "things.md", "- Removed.\n- Kept.")
+    target, *_ = say(*turns(4))
+    extract()
+    ours.sql("UPDATE topics SET content = E'- Kept.\\n- Thing 1'")
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert Nexus().topic(NAMESPACE, "things.md").content == "- Kept."
+
+
+def test_an_erasure_of_long_messages_with_topics_is_never_idle_for_long(
+    claude: Callable[..., Sandbox], standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure of a log of 1 MB failed at each try, while Postgres ends a transaction that is idle for 8 s."""
+    here = claude()
+    others = [topic("- Thing 2", f"thing-{n}.md") for n in range(10)]
+    standin.answer("topics", lambda _: {"topics": [topic("- Thing 1", "things.md")]})
+    [target] = say({"content": f"{SECRET}. " * 70_000, "author": "ann"})
+    say(*turns(4))
+    extract()
+    standin.answer("topics", lambda _: {"topics": others})
+    Nexus().ingest(NAMESPACE, "other", turns(5, 100))
+    Nexus().extract(NAMESPACE, "other")
+    work(KIND)
+    read = list[int]()
+    split = erased_topics.word_forms
+
+    def slowly(text: str) -> set[str]:
+        read.append(len(text))
+        time.sleep(0.1 if len(text) < 100_000 else 1)
+        return split(text)
+
+    monkeypatch.setattr(erased_topics, "word_forms", slowly)
+    monkeypatch.setattr(context, "_AWAKE_EVERY", 0.2)
+    short = tuple(re.sub(r"(idle_in_transaction_session_timeout) = \d+", r"\1 = 600", one) for one in _SETTINGS)
+    monkeypatch.setattr("nexus_tasks.storage.engine._SETTINGS", short)
+    with here.another():
+        Nexus().forget(NAMESPACE, memory_id=target)
+    assert len(read) > 10
+    assert max(read) < 60_000
+    assert "things.md" not in {one.filename for one in Nexus().topics(NAMESPACE)}
 
 
 def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Sandbox, standin: StandIn) -> None:

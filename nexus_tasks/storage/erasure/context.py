@@ -109,7 +109,7 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         insights = select(Memory.id, Memory.content, Memory.author).where(*mine, Memory.level == "derived")
         told = {}
         with tx.execute(insights.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
-            for insight, content, subject in _awake(tx, rows):
+            for insight, content, subject in awake(tx, rows):
                 if words is None:
                     words = words_of(tx, [one for one in gone.values() if one.level in ("raw", "explicit")])
                 told[insight] = words & word_forms(content) - word_forms(subject or "")
@@ -117,7 +117,7 @@ def insights_with_words_of(tx: Transaction, gone: Mapping[int, Memory]) -> list[
         facts = select(Memory.content).where(*mine, Memory.level == "explicit").order_by(Memory.id.desc())
         if unknown:  # the reading ends with the fact that has the last of the words
             with tx.execute(facts.execution_options(yield_per=_FACTS_AT_ONCE)) as told_by:
-                for (content,) in _awake(tx, told_by):
+                for (content,) in awake(tx, told_by):
                     unknown.difference_update(word_forms(content))
                     if not unknown:
                         break
@@ -153,10 +153,10 @@ def _texts_where(tx: Transaction, which: ColumnElement[bool]) -> Iterator[tuple[
     """The authors and texts of memories, cut. Few are held at a time: a session may have gigabytes."""
     query = select(Memory.author, SHOWN).where(which)
     with tx.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
-        yield from ((author, content) for author, content in _awake(tx, rows))
+        yield from ((author, content) for author, content in awake(tx, rows))
 
 
-def _awake(tx: Transaction, rows: Iterable[RowT]) -> Iterator[RowT]:
+def awake(tx: Transaction, rows: Iterable[RowT]) -> Iterator[RowT]:
     """The ``rows``. The transaction is not idle for long, although the caller works with each row."""
     last = monotonic()
     for row in rows:
@@ -210,7 +210,7 @@ def _facts_near(
         )
     )
     with tx.execute(query.execution_options(yield_per=_FACTS_AT_ONCE)) as rows:
-        for fact, seqs, content, labels, subject in _awake(tx, rows):
+        for fact, seqs, content, labels, subject in awake(tx, rows):
             if any(_around(clusters, seq, REACH) for seq in seqs):
                 yield fact, seqs, word_forms(" ".join((content, *labels))) - word_forms(subject or "")
 
@@ -230,7 +230,7 @@ def _only_erased(
     query = select(Memory.seq, Memory.author, SHOWN).order_by(Memory.seq)
     others, read = query.where(_are_near(Memory, asking, REACH), not_among(Memory.id, erased)), 0
     with tx.execute(others.execution_options(yield_per=_AT_ONCE)) as rows:
-        for seq, author, content in _awake(tx, rows):
+        for seq, author, content in awake(tx, rows):
             if numbers := [number for number in _around(clusters, seq or 0, REACH) if left[number]]:
                 said = _words([(author, content)])
                 for number in numbers:

@@ -12,15 +12,18 @@ from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
-from nexus_tasks.storage import extractions
+from nexus_tasks.storage import extractions, topics
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.dead_letters import ERASED_ERROR
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure.context import awake
 from nexus_tasks.storage.many import among, parts
 from nexus_tasks.storage.models import DeadLetter, Memory, SavedAnswer, Topic, TopicSource
+from nexus_tasks.storage.shown import SHOWN
 from nexus_tasks.text import word_forms
 
 _IDS_AT_ONCE = 200  # of a statement
+_WRITTEN = ("namespace_id", "filename", "name", "description", "type", "content", "own", "made_by", "revision")
 
 
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
@@ -56,34 +59,54 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     since = select(Topic).where(among(Topic.id, sources.keys() - erased_topics), Topic.updated_at >= began)
     erased_topics |= {
         topic.id
-        for topic in tx.scalars(since)
+        for topic in awake(tx, tx.scalars(since))
         if (shared := word_forms(_text(topic)) & spoken) and shared - _words(tx, sources[topic.id])
     }
     _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
     with_own = tx.scalars(select(Topic).where(among(Topic.id, erased_topics), Topic.own != "").order_by(Topic.id))
-    kept = [_own_lines(topic, spoken - _words(tx, sources[topic.id] - ids)) for topic in with_own]
+    kept = []
+    for topic in awake(tx, with_own):
+        left = _words(tx, sources[topic.id] - ids)
+        kept.append(_own_lines(topic, spoken - left, left))
     tx.execute(delete(Topic).where(among(Topic.id, erased_topics)).execution_options(synchronize_session=False))
     insert_rows(tx, Topic, [row for row in kept if row], on_conflict="DO NOTHING")
     return len(erased_topics)
 
 
-def _own_lines(topic: Topic, gone: Collection[str]) -> dict[str, Any]:
+def _own_lines(topic: Topic, gone: Collection[str], left: Collection[str]) -> dict[str, Any]:
     """The row of a topic with the lines of ``topic`` that no extraction wrote. Empty when none is left.
+
+    The file name, name and description of an extraction stay only when they tell nothing else than the lines and the
+    messages that are left.
 
     Args:
         gone: the words that only erased messages have.
+        left: the words of the topic's other messages.
     """
-    lines = [line for line in topic.own.splitlines() if word_forms(line).isdisjoint(gone)]
+    own = set(map(str.strip, topic.own.splitlines()))
+    lines = [line for line in topic.content.splitlines() if line.strip() in own]
+    lines = [line for line in lines if word_forms(line).isdisjoint(gone)]
     if not lines:
         return {}
-    own, stem = "\n".join(lines), topic.filename.removesuffix(".md")
-    if not word_forms(stem.replace("-", " ").replace("_", " ")).isdisjoint(gone):
-        stem = f"topic-{topic.id}"
-    said = {"name": topic.name, "description": topic.description}
-    safe = {name: value if word_forms(value).isdisjoint(gone) else stem for name, value in said.items()}
-    fixed = {"namespace_id": topic.namespace_id, "filename": f"{stem}.md", "type": topic.type}
-    written = {"content": own, "own": own, "made_by": "user", "revision": topic.revision + 1}
-    return {**fixed, **safe, **written}
+    content, other = "\n".join(lines), f"topic-{topic.id}"
+    told = word_forms(content).union(left)
+
+    def stays(texts: Collection[str], words: set[str]) -> bool:
+        return words.isdisjoint(gone) and (not own.isdisjoint(texts) or words <= told)
+
+    filenames, names = topics.names_of(topic.filename, topic.name)
+    kept = Topic(
+        namespace_id=topic.namespace_id,
+        filename=topic.filename if stays(filenames, word_forms(_spaced(topic.filename))) else f"{other}.md",
+        name=topic.name if stays(names, word_forms(topic.name)) else other,
+        description=topic.description if stays({topic.description}, word_forms(topic.description)) else other,
+        type=topic.type,
+        content=content,
+        made_by="user",
+        revision=topic.revision + 1,
+    )
+    kept.own = topics.lines_among(topics.lines_of(kept), "\n".join((topic.own, other, f"{other}.md")))
+    return {name: getattr(kept, name) for name in _WRITTEN}
 
 
 def remove_one(tx: Transaction, topic: Topic, extractor: str) -> None:
@@ -113,15 +136,19 @@ def _messages_of_topics(tx: Transaction, namespace_id: int) -> dict[int, set[int
 
 
 def _text(topic: Topic) -> str:
-    return f"{topic.filename.replace('-', ' ').replace('_', ' ')} {topic.name} {topic.description} {topic.content}"
+    return f"{_spaced(topic.filename)} {topic.name} {topic.description} {topic.content}"
+
+
+def _spaced(filename: str) -> str:
+    return filename.removesuffix(".md").replace("-", " ").replace("_", " ")
 
 
 def _words(tx: Transaction, memory_ids: Collection[int]) -> set[str]:
-    """The words of memories. One of their texts is in memory at a time: a session may have gigabytes."""
-    query, found = select(Memory.author, Memory.content).execution_options(yield_per=1), set[str]()
+    """The words of memories that a prompt shows. Few texts are in memory at a time: a session may have gigabytes."""
+    query, found = select(Memory.author, SHOWN).execution_options(yield_per=1), set[str]()
     for part in parts(memory_ids, _IDS_AT_ONCE):
         with tx.execute(query.where(among(Memory.id, part))) as rows:
-            for author, content in rows:
+            for author, content in awake(tx, rows):
                 found.update(word_forms(f"{author or ''} {content}"))
     return found
 

@@ -56,7 +56,7 @@ class Topic(Base):
     description: Mapped[str]
     type: Mapped[str]
     content: Mapped[str]
-    own: Mapped[str] = mapped_column(server_default="")  # the lines of the content that no extraction wrote
+    own: Mapped[str] = mapped_column(server_default="")  # the lines that no extraction wrote (see `topics.lines_of`)
     revision: Mapped[int] = mapped_column(Integer, server_default="1")
     made_by: Mapped[str]
     created_at: Mapped[datetime] = now_column()

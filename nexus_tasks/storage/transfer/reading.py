@@ -21,9 +21,9 @@ from nexus_tasks.storage import embeddings, namespaces
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import UNBOUNDED_SEQ
-from nexus_tasks.storage.models import Base, ErasedId
+from nexus_tasks.storage.models import Base, ErasedId, Topic
 from nexus_tasks.storage.models.base import written_columns
-from nexus_tasks.storage.topics import lines_among
+from nexus_tasks.storage.topics import lines_among, lines_of
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 from nexus_tasks.transcripts.scrubbing import refuse_tokens, scrub, scrub_value
 from nexus_tasks.types import ROLES, STANDINGS, Message, check_count, check_name, check_size, check_time, clean_text
@@ -69,7 +69,8 @@ _RAISE_LAST_SEQ = """
 """
 # In an export of a release that did not store which lines of a topic no extraction wrote.
 _FILL_OWN = (
-    "UPDATE topics SET own = content WHERE namespace_id = :n AND own = ''"
+    "UPDATE topics SET own = concat_ws(E'\\n', filename, name, description, content)"
+    " WHERE namespace_id = :n AND own = ''"
     " AND NOT EXISTS (SELECT FROM topic_sources WHERE topic_sources.topic_id = topics.id)"
 )
 # A dead letter is not exported. Without it nobody could retry the job of a row that is dead.
@@ -222,7 +223,7 @@ class _Reading:
         if table.name == "memories":
             translated["superseded_by"] = None
         if "own" in translated:
-            translated["own"] = lines_among(translated["content"], translated["own"])
+            translated["own"] = lines_among(lines_of(Topic(**translated)), translated["own"])
         for name in translated:
             [target] = {key.column.table.name for key in table.c[name].foreign_keys} or {""}
             if target and translated[name] is not None:

@@ -15,7 +15,7 @@ def upgrade() -> None:
     op.add_column("topics", sa.Column("own", sa.Text(), server_default="", nullable=False))
     # A topic without messages was imported, or written by hand.
     op.execute(
-        "UPDATE topics SET own = content"
+        "UPDATE topics SET own = concat_ws(E'\\n', filename, name, description, content)"
         " WHERE NOT EXISTS (SELECT FROM topic_sources WHERE topic_sources.topic_id = topics.id)"
     )
 
