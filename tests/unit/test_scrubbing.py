@@ -168,6 +168,7 @@ FORMS = {
         "set `SHOP_ADMIN_KEY` to 18ec00159eda8f6af4ee9f22f0aa172a",
         "18ec00159eda8f6af4ee9f22f0aa172a",
     ),
+    "YAML with a capital letter": ("auth:\n  adminPassword: Welcome1\n  enabled: true", "Welcome1"),
 }
 
 
@@ -200,6 +201,7 @@ def test_further_forms_are_found(name: str) -> None:
         "Please enable secret scanning4 first.",
         "let token = Token::new(kind);",
         "password: user_name!",
+        "  adminPassword: SecretValue\n  userPassword: SecretStr",
         '{"primary_key": "18ec00159eda8f6af4ee9f22f0aa172a"}',
         'connection.getConnection(url, "name", "value");',
         "#define TOKEN_NAME first_value",

@@ -308,8 +308,9 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
         return True  # no variable ends with this sign
     expression = all(part.isidentifier() for part in plain.split("."))
     if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
-        # In code an identifier here is the name of a variable. In YAML a password may be a single word.
-        yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
+        # In code an identifier here is the name of a variable or a type. In YAML a password may be a single word.
+        line = kind == "password" and assigned == ": " and after in ("", "\n") and plain.isalnum()
+        yaml = line and (plain.islower() or _has_digits(plain))
         return (
             yaml
             or (kind == "password" and (is_random(plain) or is_jumble(plain)))
