@@ -27,9 +27,10 @@ from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
 from nexus_tasks.storage.memories import FactLine
 from nexus_tasks.storage.models import Topic
+from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.transcripts.scrubbing import scrub
-from nexus_tasks.types import MarkdownExport, MarkdownImport, check_count, check_namespace
+from nexus_tasks.types import MarkdownExport, MarkdownImport, check_count, check_namespace, to_utc
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     wanted[markdown.INDEX] = _File("", markdown.index(every))
     wanted[markdown.FACTS] = _File("", markdown.facts(facts))
     try:
-        removed, kept = _write(folder, namespace, wanted, {topic.filename: topic.revision for topic in every})
+        removed, kept = _write(folder, known, wanted, {topic.filename: topic.revision for topic in every})
     except NexusError:
         raise
     except (OSError, ValueError) as error:  # a ValueError: the name has a NUL character
@@ -96,19 +97,29 @@ class _Exported:
 
     ``files`` has the checksums of the files and sections that exports have written and imports have read. ``revisions``
     has the revision of each topic when it was exported from ``namespace``, also of a topic that is gone while its
-    file stays.
+    file stays. ``made`` is the time when the namespace was made: another database may have a namespace of the same
+    name. An earlier release wrote no ``made``.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
     namespace: str = ""
     revisions: dict[str, int] = field(default_factory=dict)
+    made: str = ""
+
+    def is_of(self, namespace: NamespaceSettings | None) -> bool:
+        """Whether the folder was exported from this namespace. A move to another cell does not change that."""
+        return namespace is not None and self.namespace == namespace.name and self.made in ("", _made(namespace))
+
+
+def _made(namespace: NamespaceSettings) -> str:
+    return "" if namespace.created_at is None else to_utc(namespace.created_at).isoformat()
 
 
 _EXPORTED = TypeAdapter(_Exported)
 
 
 def _write(
-    folder: Path, namespace: str, wanted: Mapping[str, _File], revisions: dict[str, int]
+    folder: Path, namespace: NamespaceSettings, wanted: Mapping[str, _File], revisions: dict[str, int]
 ) -> tuple[int, tuple[str, ...]]:
     """Write the files. Returns the number of deleted files, and the names of edited files of topics that are gone."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,13 +145,13 @@ def _write(
     if edited:
         raise _has_edits(folder, edited, "The other files were written.")
     gone = set[str]()
-    if exported.namespace == namespace:  # a name may have been written by hand, so it may lead out of the folder
+    if exported.is_of(namespace):  # a name may have been written by hand, so it may lead out of the folder
         gone = {name for name in exported.revisions if name not in wanted and checked(name) == name}
     left = {name: _remove(folder / name, known.get(name, ())) for name in sorted(gone)}
     kept = tuple(name for name, state in left.items() if state in ("edited", "written"))
     tracked = {name: exported.revisions[name] for name, state in left.items() if state == "edited"}
     sums = {name: found for name, found in (known | sums).items() if name not in gone or name in tracked}
-    _save(folder, _Exported(files=sums, namespace=namespace, revisions=revisions | tracked))
+    _save(folder, _Exported(sums, namespace.name, revisions | tracked, _made(namespace)))
     return sum(state == "deleted" for state in left.values()), kept
 
 
@@ -242,19 +253,21 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         InvalidInput: a file is not a topic, or cannot be read.
     """
     check_namespace(namespace)
+    with deployment.database.transaction() as tx:
+        found_here = namespaces.find(tx, namespace)
     try:
         every = (path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
         paths = sorted(islice(every, limits.TOPIC_FILES + 1))
         check_count(str(folder), paths, limits.TOPIC_FILES)
         _check_sizes(folder, paths)
         exported = _read_exported(folder / EXPORTED)
+        own = exported.is_of(found_here)
         texts = {path.name: _text(path) for path in paths}
         facts = folder / markdown.FACTS
-        facts_text = _text(facts) if exported.namespace == namespace and facts.is_file() else ""
+        facts_text = _text(facts) if own and facts.is_file() else ""
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
     drafts = [markdown.read(name, text) for name, text in texts.items()]
-    own = exported.namespace == namespace
     revisions = exported.revisions if own else {}
     same = {name for name, text in texts.items() if own and _checksum(text) in exported.files.get(name, ())}
     edited = {filename for filename in revisions if filename not in same}

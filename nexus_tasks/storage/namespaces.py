@@ -40,6 +40,7 @@ class NamespaceSettings:
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
     residence: str = "here"  # whether the namespace lives in this database, or moves between cells (see the table)
+    created_at: datetime | None = None  # tells it from a namespace of the same name in another database
 
 
 def _settings(row: Any) -> NamespaceSettings:
@@ -58,6 +59,7 @@ def _settings(row: Any) -> NamespaceSettings:
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
         residence=row.residence,
+        created_at=row.created_at,
     )
 
 

@@ -388,6 +388,31 @@ def test_an_edited_line_of_facts_revises_the_fact(tmp_path: Path) -> None:
     assert path.read_text().endswith("\nMine: [m1].\n")
 
 
+def test_a_namespace_of_the_same_name_elsewhere_is_another_namespace(spoken: Sandbox, tmp_path: Path) -> None:
+    """A folder comes to another machine, whose facts have the same numbers and the same subject."""
+    known("- one")
+    known("- gone", "gone.md", "Gone")
+    say("I live in Lisbon.", session="facts")
+    work()
+    [told] = [one for one in facts() if "live in" in one.content]
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    spoken.sql("UPDATE namespaces SET name = 'elsewhere'")
+    default_deployment().forget_namespace(NAMESPACE)
+    say("I drink green tea.", session="facts")
+    work()
+    [other] = [one for one in facts() if "green tea" in one.content]
+    path = tmp_path / "facts.md"
+    path.write_text(path.read_text().replace(f"[m{told.id}]", f"[m{other.id}]"))
+    read = Nexus().import_markdown(NAMESPACE, tmp_path)
+    assert (read.topics, read.changed, read.revised) == (2, 2, 0)
+    assert Nexus().topic(NAMESPACE, "kiln.md").content == "- one"
+    assert Nexus().memory(NAMESPACE, other.id).superseded_by is None
+    path.write_text(path.read_text().replace(f"[m{other.id}]", f"[m{told.id}]"))
+    spoken.sql("DELETE FROM topics WHERE filename = 'gone.md'")
+    assert Nexus().export_markdown(NAMESPACE, tmp_path).removed == 0
+    assert "- gone" in (tmp_path / "gone.md").read_text()
+
+
 @pytest.mark.usefixtures("spoken")
 def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path: Path) -> None:
     known("- one")
