@@ -222,12 +222,12 @@ def derive(
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
+        perspectives.take_turn(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
         # The locks are taken in the order in which an erasure takes them: session, messages, perspectives, facts.
         sessions.lock_existing(tx, batch.session_id)
         if not memories.lock_existing(tx, job.rests_on):
             raise Erased
         wanted = derivations.mark_done(tx, memory_ids, observer)
-        # Other runs that store facts about the same subjects wait for this lock, so the lock is taken late.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         kept = _without_echoes(tx, job.namespace_id, observer, kept, batch, rejected)
         locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])

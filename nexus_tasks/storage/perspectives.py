@@ -37,6 +37,29 @@ def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[s
     return found
 
 
+# The locks are taken in one order, so that two transactions cannot deadlock.
+_TAKE_TURN = text(
+    """
+    SELECT pg_advisory_xact_lock(turn) FROM (
+        SELECT DISTINCT hashtextextended(concat_ws(' ', 'nexus facts', CAST(:observer AS text), subject), :namespace_id)
+            AS turn
+        FROM unnest(CAST(:subjects AS text[])) AS subject ORDER BY turn
+    ) AS turns
+    """
+)
+
+
+def take_turn(tx: Transaction, namespace_id: int, observer: str, subjects: Collection[str]) -> None:
+    """Wait until no other derivation stores facts of ``observer`` about one of ``subjects``.
+
+    A derivation takes its turn before it locks its session. Otherwise it would keep the session locked while it waits
+    for the perspectives, and no message could be stored in the session.
+    """
+    if subjects:
+        values = {"namespace_id": namespace_id, "observer": observer, "subjects": sorted(set(subjects))}
+        tx.execute(_TAKE_TURN, values)
+
+
 _LOCK = select(PerspectiveRow).from_statement(
     text(
         """

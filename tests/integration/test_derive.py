@@ -16,7 +16,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage import derivations, messages, sessions
+from nexus_tasks.storage import derivations, messages, perspectives, sessions
 from nexus_tasks.tasks import derive_memory as deriving
 from tests.integration.inline import (
     NAMESPACE,
@@ -26,6 +26,7 @@ from tests.integration.inline import (
     job_context,
     observations,
     pending,
+    run_claim,
     say,
     time_passes,
     waiting,
@@ -506,3 +507,31 @@ def test_derivations_without_a_pause_keep_neither_a_message_nor_an_erasure_waiti
             one.result()
     assert stored.stored == 1
     assert took < 10
+
+
+def test_derivations_about_one_person_keep_no_message_of_their_sessions_waiting(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one waited for the person's facts while it kept its session locked. Messages were buffered for a minute."""
+    say("I moved to Lisbon.", session="first")
+    say("I drink green tea.", session="second")
+    stores, over, real = threading.Event(), threading.Event(), perspectives.lock
+
+    def slowly(*given: Any) -> Any:
+        locked = real(*given)
+        stores.set()
+        over.wait(20)
+        return locked
+
+    monkeypatch.setattr(perspectives, "lock", slowly)
+    both = pending()
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run_claim, claim) for claim in both]
+        assert stores.wait(10)
+        time.sleep(1)  # now the other one waits for the first
+        free = here.sql("SELECT session_key FROM sessions FOR UPDATE SKIP LOCKED")
+        over.set()
+        outcomes = [run.result() for run in runs]
+    assert len(free) == 1
+    assert [one["status"] for one in outcomes] == ["completed", "completed"]
+    assert len(facts()) == 2
