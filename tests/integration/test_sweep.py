@@ -205,17 +205,18 @@ def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Sandbox
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("hours", [1, 72])
 def test_a_clock_that_steps_back_in_a_failover_stalls_nothing(
-    bench: Bench, sweeper: Sweeper, caplog: pytest.LogCaptureFixture
+    bench: Bench, sweeper: Sweeper, caplog: pytest.LogCaptureFixture, hours: int
 ) -> None:
-    """The replica's clock is an hour behind: leases, waits, lost messages and the sweep's lock would wait so long."""
+    """The replica's clock is behind: leases, waits, lost messages and the sweep's lock would wait so long."""
     claims, lease = bench.claims, engine.limits.lease
     running = begins("runs")
     play.delay(name="lost")
     play.apply_async(kwargs={"name": "waits"}, countdown=30)
     lose()
-    bench.client.set(f"{claims.prefix}:{LOCK}", "a sweeper before the failover", px=3_600_000)
-    bench.jump(-3_600)
+    bench.client.set(f"{claims.prefix}:{LOCK}", "a sweeper before the failover", px=hours * 3_600_000)
+    bench.jump(-3_600 * hours)
     started = claims.now()
     sweeper.tick()
     assert "The clock of Redis went back" in caplog.text
@@ -234,6 +235,15 @@ def test_a_clock_that_steps_back_in_a_failover_stalls_nothing(
     caplog.clear()
     sweeper.tick()
     assert "went back" not in caplog.text
+
+
+def test_a_time_that_the_clock_never_showed_makes_nothing_due(bench: Bench, sweeper: Sweeper) -> None:
+    play.apply_async(kwargs={"name": "waits"}, countdown=7_200)
+    sweeper.tick()
+    bench.client.set(f"{bench.claims.prefix}:clock", int(1_000 * (bench.claims.now() + 86_400 * 400)))
+    sweeper.tick()
+    [waits] = bench.claims.waiting()
+    assert (waits.due_at or 0) - bench.claims.now() == pytest.approx(7_200, abs=5)
 
 
 def test_a_clock_that_goes_on_moves_nothing(bench: Bench, sweeper: Sweeper) -> None:

@@ -16,6 +16,7 @@
 -- Returns {now (ms), by how many ms the clock went back (0 when it did not), the locks that got an end}.
 
 local LOCKED_AT_MOST = 120000 -- ms; no lock of these lasts longer than 60 s
+local DAY = 86400000 -- ms
 local ended = {}
 for _, lock in ipairs({ ARGV[3], unpack(ARGV, 6) }) do
   local left = redis.call('PTTL', lock)
@@ -28,8 +29,7 @@ end
 local noted, most = number(redis.call('GET', prefix .. ':clock')), number(ARGV[5])
 local back = noted - now
 if math.abs(back) > 1000 then redis.call('SET', prefix .. ':clock', integer(now)) end
--- A time more than a day ahead was not this server's.
-if back <= 1000 or back > 86400000 then return { integer(now), 0, ended } end
+if back <= 1000 then return { integer(now), 0, ended } end
 
 local function later(index, than)
   return redis.call('ZRANGE', index, '(' .. integer(than), '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
@@ -52,11 +52,19 @@ for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':queues')) do
   local delivered = prefix .. ':delivered:' .. queue
   if number(redis.call('GET', delivered)) > now then redis.call('DEL', delivered) end
 end
+
+local function is_of_the_future(key)
+  local times = redis.call('HMGET', key, 'enqueued_at', 'started_at')
+  return math.max(number(times[1]), number(times[2])) > now
+end
+
 local due = later(prefix .. ':due', now)
 for i = 1, #due, 2 do
-  local at = integer(math.max(number(due[i + 1]) - back, now))
-  redis.call('ZADD', prefix .. ':due', at, due[i])
-  redis.call('HSET', due[i], 'due_at', at)
+  if back <= DAY or is_of_the_future(due[i]) then
+    local at = integer(math.max(number(due[i + 1]) - back, now))
+    redis.call('ZADD', prefix .. ':due', at, due[i])
+    redis.call('HSET', due[i], 'due_at', at)
+  end
 end
 if redis.call('PTTL', ARGV[3]) > number(ARGV[4]) then redis.call('PEXPIRE', ARGV[3], ARGV[4]) end
 return { integer(now), integer(back), ended }
