@@ -17,6 +17,7 @@ from nexus_tasks.cli.progress import explain_interrupt, working
 from nexus_tasks.types import TransferReceipt
 
 STANDARD = Path("-")  # the standard output or input
+SHOWN = 20  # the most ids in a warning
 
 File = Annotated[
     Path | None,
@@ -108,6 +109,10 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
             )
             if read.revised:
                 print(f"{words.count(read.revised, 'fact')} revised.")
+            if read.ended:
+                lines = ", ".join(f"m{number}" for number in read.ended[:SHOWN])
+                warn(f"Edited lines of facts that hold no longer were not read: {lines}.")
+                hint("`nexus memories show ID` names the fact that holds now. Edit its line after the next export.")
         return
     nexus = connect()
     if path == STANDARD and isinstance(sys.stdin, TextIOWrapper):

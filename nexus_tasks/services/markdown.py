@@ -25,6 +25,7 @@ from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services import correcting
 from nexus_tasks.services.writing_files import kind_of, mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.memories import FactLine
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -159,8 +160,8 @@ def _has_edits(folder: Path, names: Sequence[str], done: str) -> InvalidInput:
     return InvalidInput(
         f"{folder} has edits that were not read: {', '.join(names)}.",
         remedy=f"{done} Read them with `nexus import --markdown DIR --namespace NS`, and try again. An import reads no"
-        f" edits of {markdown.INDEX} and no new lines of {markdown.FACTS}: move these out of the section between the"
-        " marks, or delete the section.",
+        f" edits of {markdown.INDEX}, and of {markdown.FACTS} no new lines and no lines of facts that hold no longer:"
+        " move these out of the section between the marks, or delete the section.",
     )
 
 
@@ -246,8 +247,8 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
     A topic's file is read whole: the section that an export wrote, and what was written by hand around it. In a folder
     that was exported from this namespace, files that nobody has changed are skipped. When a topic has changed since the
     export, the file's new lines are added to it. Otherwise the file replaces the topic. A line of ``facts.md`` with
-    another wording revises its fact. ``MEMORY.md``, new and deleted lines of ``facts.md``, and files that do not end in
-    ``.md`` are not read.
+    another wording revises its fact. When the fact holds no longer, the result names it. ``MEMORY.md``, new and deleted
+    lines of ``facts.md``, and files that do not end in ``.md`` are not read.
 
     Raises:
         InvalidInput: a file is not a topic, or cannot be read.
@@ -284,12 +285,23 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
             for topic in topics.every(tx, known.id)
         }
         found = memories.fact_lines(tx, known.id, MOST_FACTS) if facts_text else []
+        ended = _ended(tx, known.id, facts_text, found)
     revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
     if own:
-        if not markdown.has_new_lines(facts_text):  # the next export must not replace lines that nobody has read
+        if not (ended or markdown.has_new_lines(facts_text)):  # an export must not replace lines that nobody has read
             texts[markdown.FACTS] = facts_text
         _note_read(folder, exported, texts, now)
-    return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed, revised=revised)
+    return MarkdownImport(
+        namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed, revised=revised, ended=ended
+    )
+
+
+def _ended(tx: Transaction, namespace_id: int, text: str, found: Sequence[FactLine]) -> tuple[int, ...]:
+    """The ids of facts that hold no longer, and of which the text has a wording that no fact has."""
+    ids = markdown.cited_facts(text) - {fact.id for fact in found}
+    told = {(fact.subject, " ".join(fact.content.split())) for fact in found}
+    edited = markdown.edited_facts(text, memories.fact_lines_of(tx, namespace_id, ids) if ids else [])
+    return tuple(sorted(fact.id for fact, content in edited if (fact.subject, content) not in told))
 
 
 def _has_more(topic: Topic, written: Mapping[str, TopicDraft], revisions: Mapping[str, int]) -> bool:

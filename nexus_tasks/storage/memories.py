@@ -120,6 +120,13 @@ _FACT_LINES = """
 """
 
 
+def fact_lines_of(tx: Transaction, namespace_id: int, ids: Collection[int]) -> list[FactLine]:
+    """The facts with these ids, also those that hold no longer."""
+    within = "m.namespace_id = :namespace_id AND m.level = 'explicit' AND m.id = ANY(:ids)"
+    values = {"namespace_id": namespace_id, "ids": list(ids), "most": len(ids)}
+    return [FactLine(*row) for row in tx.execute(text(_FACT_LINES.format(within=within)), values)]
+
+
 def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:
     """The memory with the id ``memory_id``, or ``None``. The memory may be superseded or archived."""
     row = tx.execute(_ONE, {"namespace_id": namespace_id, "id": memory_id}).first()

@@ -54,6 +54,10 @@ class MarkdownImport(Document):
     topics: int  # number of files read
     changed: int  # number of topics that are new or differ from the stored topic
     revised: int = 0  # number of facts whose line in facts.md has another wording
+    ended: tuple[int, ...] = ()  # ids of facts that hold no longer, and whose line has a wording that was not read
+
+    def _left_out(self) -> Collection[str]:
+        return () if self.ended else ("ended",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -388,6 +388,27 @@ def test_an_edited_line_of_facts_revises_the_fact(tmp_path: Path) -> None:
     assert path.read_text().endswith("\nMine: [m1].\n")
 
 
+@pytest.mark.usefixtures("spoken")
+def test_an_edited_line_of_a_fact_that_holds_no_longer_is_named_and_not_replaced(tmp_path: Path) -> None:
+    say("I prefer tea to coffee.", "I live in Lisbon.", session="facts")
+    work()
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    path = tmp_path / "facts.md"
+    [old] = [one for one in facts() if "live in" in one.content]
+    Nexus().revise(NAMESPACE, old.id, "I live in Braga.")
+    path.write_text(path.read_text().replace("I live in Lisbon.", "I live in Porto.").replace("tea to", "mate to"))
+    read = nexus("import", "--markdown", str(tmp_path), "--namespace", NAMESPACE)
+    assert "1 fact revised" in read.stdout
+    assert f"m{old.id}" in read.stderr
+    with pytest.raises(InvalidInput, match=r"facts\.md"):
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert "I live in Porto." in path.read_text()
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "Porto" not in line))
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).revised == 0
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert "I live in Braga." in path.read_text()
+
+
 def test_a_namespace_of_the_same_name_elsewhere_is_another_namespace(spoken: Sandbox, tmp_path: Path) -> None:
     """A folder comes to another machine, whose facts have the same numbers and the same subject."""
     known("- one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import get_args
 
@@ -197,7 +197,7 @@ def edited_facts(text: str, found: Sequence[FactLine]) -> list[tuple[FactLine, s
     """
     by_id = {fact.id: fact for fact in found}
     edited = []
-    for match in filter(None, map(_FACT.fullmatch, (line.strip() for line in text.splitlines()))):
+    for match in _fact_lines(text):
         fact = by_id.get(int(match[2]))
         if fact is None or not match[1].startswith(f"{fact.subject}: "):
             continue
@@ -205,6 +205,15 @@ def edited_facts(text: str, found: Sequence[FactLine]) -> list[tuple[FactLine, s
         if content and content != " ".join(fact.content.split()):
             edited.append((fact, content))
     return edited
+
+
+def cited_facts(text: str) -> set[int]:
+    """The ids of the facts that the text of ``facts.md`` has lines of."""
+    return {int(match[2]) for match in _fact_lines(text)}
+
+
+def _fact_lines(text: str) -> Iterator[re.Match[str]]:
+    return filter(None, map(_FACT.fullmatch, (line.strip() for line in text.splitlines())))
 
 
 def has_new_lines(text: str) -> bool:
