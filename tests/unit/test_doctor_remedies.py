@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cli.checks import machine, redis
 from nexus_tasks.settings import Settings
 
@@ -64,3 +67,17 @@ def test_a_torn_line_in_quarantine_can_only_be_deleted_by_hand(tmp_path: Path) -
     assert not check.ok
     assert "nexus buffer release --all" in check.remedy
     assert f"by hand, in {quarantine}." in check.remedy
+
+
+def test_entries_that_wait_for_another_address_of_the_database_are_told(tmp_path: Path) -> None:
+    """As after a restore to another server: what was buffered in the outage belongs to the old address."""
+    here = Settings(home=tmp_path, database_url="postgresql://new.example/nexus", redis_url="redis://new.example/0")
+    before = SessionBuffer(str(tmp_path / "buffer"), deployment="old.example/nexus")
+    before.append("acme", "chat", "The gate opens at nine.")
+    [check] = machine.buffer(here)
+    assert check.ok  # its own workers may store it soon
+    with patch.object(machine.time, "time", return_value=time.time() + 1_000):
+        [check] = machine.buffer(here)
+    assert not check.ok
+    assert "old.example/nexus" in check.found
+    assert "nexus buffer flush --of old.example/nexus" in check.remedy

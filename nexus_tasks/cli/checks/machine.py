@@ -12,9 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cli.checks.check import Check, failed, passed
 from nexus_tasks.embedded import account
-from nexus_tasks.errors import Transient
+from nexus_tasks.errors import BufferError, Transient
 from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.settings import Settings, mask_url
 
@@ -22,6 +23,7 @@ _OLDEST = (3, 11)
 _FREE_BYTES, _FREE_SHARE = 1e9, 0.1  # with less than either free, a disk is nearly full
 _EMBEDDER_SECONDS = 10.0  # within which an embedder's server has to answer; chosen by hand
 _BUFFER_SECONDS = 3_600  # workers store the buffer every 5 minutes
+_OTHERS_SECONDS = 600  # two such times, so that another deployment's workers have stored its entries
 
 
 def python() -> Check:
@@ -116,7 +118,27 @@ def buffer(settings: Settings) -> Sequence[Check]:
             f" the others by hand, in {kept.folder}/quarantine."
         )
         return [failed("buffer", f"{aside:,} entries could not be stored", remedy)]
-    return [passed("buffer", found)]
+    return [_others(kept) or passed("buffer", found)]
+
+
+def _others(kept: SessionBuffer) -> Check | None:
+    """Report entries that another deployment has buffered, or this one when its database had another address."""
+    oldest: dict[str, float] = {}
+    try:
+        sessions = kept.status()
+    except BufferError:  # a folder of another user, which that user's own check counts
+        return None
+    for one in sessions:
+        if one["entries"] and one["deployment"] not in ("", kept.deployment):
+            written = one["oldest_unacknowledged"] or one["started_at"]
+            oldest[one["deployment"]] = min(written, oldest.get(one["deployment"], written))
+    for name, written in sorted(oldest.items(), key=lambda item: item[1]):
+        if (age := time.time() - written) > _OTHERS_SECONDS:
+            found = f"entries of the deployment {name} wait since {age:,.0f} s"
+            command = f"nexus buffer flush --of {shlex.quote(name)}"
+            remedy = "Start a worker with its NEXUS_DATABASE_URL. If this deployment has taken its place, run"
+            return failed("buffer", found, f"{remedy} `{command}`.")
+    return None
 
 
 def servers(settings: Settings) -> Sequence[Check]:
