@@ -12,6 +12,8 @@
 -- ends at most one lease from now. A message counts as published now at the latest. A waiting claim is due earlier, by
 -- as much as the clock went back. Claims that began to wait after the failover are then due too early, which does no
 -- harm.
+-- When the clock went back by more than a day, another program may have written the noted time. Then only those waiting
+-- claims are corrected that were asked for, or last begun, at a time in the future.
 -- A lock without an end is the work of another program. Nothing would sweep again, so it gets an end.
 -- Returns {now (ms), by how many ms the clock went back (0 when it did not), the locks that got an end}.
 
