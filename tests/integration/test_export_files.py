@@ -409,6 +409,26 @@ def test_an_edited_line_of_a_fact_that_holds_no_longer_is_named_and_not_replaced
     assert "I live in Braga." in path.read_text()
 
 
+@pytest.mark.usefixtures("spoken")
+def test_a_copied_line_of_facts_is_a_new_line_and_does_not_end_the_fact(tmp_path: Path) -> None:
+    say("I live in Lisbon.", session="facts")
+    work()
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    path = tmp_path / "facts.md"
+    [line] = [line for line in path.read_text().splitlines(keepends=True) if "live in" in line]
+    path.write_text(path.read_text().replace(line, line + line.replace("I live in Lisbon.", "I work in Sintra.")))
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).revised == 0
+    assert [one.content for one in facts() if "live in" in one.content] == ["I live in Lisbon."]
+    with pytest.raises(InvalidInput, match=r"facts\.md"):
+        Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert "Sintra" in path.read_text()
+    copied = line.replace("I live in Lisbon.", "I work in Sintra.")
+    path.write_text(copied + path.read_text().replace(copied, ""))  # moved out of the section, as the error says
+    assert Nexus().import_markdown(NAMESPACE, tmp_path).revised == 0
+    Nexus().export_markdown(NAMESPACE, tmp_path)
+    assert path.read_text().startswith(copied)
+
+
 def test_a_namespace_of_the_same_name_elsewhere_is_another_namespace(spoken: Sandbox, tmp_path: Path) -> None:
     """A folder comes to another machine, whose facts have the same numbers and the same subject."""
     known("- one")

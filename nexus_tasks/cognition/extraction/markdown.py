@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import get_args
 
@@ -193,15 +193,16 @@ def edited_facts(text: str, found: Sequence[FactLine]) -> list[tuple[FactLine, s
     """The facts of which the text of ``facts.md`` has another wording, with that wording.
 
     A line tells its fact by its citation (``[m17]``) and subject. Facts without a line, and lines without a fact, are
-    left out.
+    left out. So is a fact with two lines of different wordings: a person has copied its line to write a new one.
     """
     by_id = {fact.id: fact for fact in found}
     edited = []
-    for match in _fact_lines(text):
-        fact = by_id.get(int(match[2]))
-        if fact is None or not match[1].startswith(f"{fact.subject}: "):
+    for number, wordings in _fact_lines(text).items():
+        fact = by_id.get(number)
+        [wording, *others] = wordings
+        if fact is None or others or not wording.startswith(f"{fact.subject}: "):
             continue
-        content = " ".join(match[1].removeprefix(f"{fact.subject}: ").split())
+        content = " ".join(wording.removeprefix(f"{fact.subject}: ").split())
         if content and content != " ".join(fact.content.split()):
             edited.append((fact, content))
     return edited
@@ -209,15 +210,28 @@ def edited_facts(text: str, found: Sequence[FactLine]) -> list[tuple[FactLine, s
 
 def cited_facts(text: str) -> set[int]:
     """The ids of the facts that the text of ``facts.md`` has lines of."""
-    return {int(match[2]) for match in _fact_lines(text)}
+    return set(_fact_lines(text))
 
 
-def _fact_lines(text: str) -> Iterator[re.Match[str]]:
-    return filter(None, map(_FACT.fullmatch, (line.strip() for line in text.splitlines())))
+def _fact_lines(text: str) -> dict[int, list[str]]:
+    """The different wordings of each fact in ``facts.md``, each with the subject before it.
+
+    Only the marked section is read, if there is one. The text around it is a person's own.
+    """
+    _, section, _ = parts(FACTS, text)
+    lines = (text if section is None else section).splitlines()
+    found = dict[int, list[str]]()
+    for match in filter(None, map(_FACT.fullmatch, map(str.strip, lines))):
+        wordings = found.setdefault(int(match[2]), [])
+        if match[1] not in wordings:
+            wordings.append(match[1])
+    return found
 
 
 def has_new_lines(text: str) -> bool:
-    """Whether the marked section of ``facts.md`` has lines that are neither a fact's line nor a date."""
+    """Whether the marked section of ``facts.md`` has lines that are neither a fact's only line nor a date."""
+    if any(len(wordings) > 1 for wordings in _fact_lines(text).values()):
+        return True
     _, section, _ = parts(FACTS, text)
     lines = (line.strip() for line in (section or "").splitlines())
     return any(line and not line.startswith("## ") and not _FACT.fullmatch(line) for line in lines)
