@@ -735,6 +735,25 @@ def test_an_erasure_keeps_no_name_and_no_description_of_an_extraction(ours: Sand
     assert (left.name, left.description, left.content) == (mine["name"], mine["description"], "- Lock it.")
 
 
+def test_an_erasure_of_a_message_with_the_number_of_a_part_keeps_the_names_of_the_part(
+    ours: Sandbox, standin: StandIn, tmp_path: Path
+) -> None:
+    lines = [f"- Rule {chr(97 + n % 26) * 40} about the harbour." for n in range(200)]
+    (tmp_path / "rules.md").write_text("\n".join(lines))
+    Nexus().import_markdown(NAMESPACE, tmp_path)
+    parts = [(one.filename, one.name) for one in Nexus().topics(NAMESPACE)]
+    target, *_ = say({"content": "I live in part 2.", "author": "ann"}, *({"content": "Wind."} for _ in range(3)))
+    there = Nexus().topic(NAMESPACE, "rules-part-2.md")
+    added = topic(f"{there.content}\n- In a part.", there.filename, name=there.name, description=there.description)
+    standin.answer("topics", lambda _: {"topics": [added]})
+    extract()
+    assert "In a part" in Nexus().topic(NAMESPACE, "rules-part-2.md").content
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert sorted((one.filename, one.name) for one in Nexus().topics(NAMESPACE)) == sorted(parts)
+    assert Nexus().topic(NAMESPACE, "rules-part-2.md").content == there.content
+    assert ours.sql("SELECT count(*) FROM topics WHERE own LIKE '%In a part%'") == [(0,)]
+
+
 def test_a_line_that_a_worker_of_an_earlier_release_removed_does_not_come_back(ours: Sandbox, standin: StandIn) -> None:
     standin.answer("topics", lambda _: {"topics": [topic("- Removed.\n- Kept.\n- Thing 1", "things.md")]})
     Nexus().write_topic(NAMESPACE, "things.md", "- Removed.\n- Kept.")

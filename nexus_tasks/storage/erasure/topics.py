@@ -91,15 +91,16 @@ def _own_lines(topic: Topic, gone: Collection[str], left: Collection[str]) -> di
     content, other = "\n".join(lines), f"topic-{topic.id}"
     told = word_forms(content).union(left)
 
-    def stays(texts: Collection[str], words: set[str]) -> bool:
+    def stays(texts: Collection[str]) -> bool:
+        words = word_forms(_spaced(min(texts, key=len)))  # without the number of a part
         return words.isdisjoint(gone) and (not own.isdisjoint(texts) or words <= told)
 
     filenames, names = topics.names_of(topic.filename, topic.name)
     kept = Topic(
         namespace_id=topic.namespace_id,
-        filename=topic.filename if stays(filenames, word_forms(_spaced(topic.filename))) else f"{other}.md",
-        name=topic.name if stays(names, word_forms(topic.name)) else other,
-        description=topic.description if stays({topic.description}, word_forms(topic.description)) else other,
+        filename=topic.filename if stays(filenames) else f"{other}.md",
+        name=topic.name if stays(names) else other,
+        description=topic.description if stays({topic.description}) else other,
         type=topic.type,
         content=content,
         made_by="user",
