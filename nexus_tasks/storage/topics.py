@@ -19,12 +19,14 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.many import among
 from nexus_tasks.storage.models import Topic, TopicSource
+from nexus_tasks.text import word_forms
 from nexus_tasks.types import TopicDetails, TopicInfo
 
 # The most characters of a stored topic, about 2,000 tokens. The extractor shows topics whole while they together have
 # at most NEXUS_EXTRACT_SHOWN_TOKENS tokens (4,000 by default), so each stored topic can be shown whole. Only a topic
 # that is shown whole can be shortened by the model. Chosen by hand, not measured.
 LONGEST_CONTENT = 8_000
+_COMPARED = 1_000_000  # pairs of lines, in 0.3 s; of more lines, only all their words together are compared
 _LONGEST_FILENAME = 128  # with the suffix ".md", see cognition/extraction/filenames.py
 _PART = re.compile(r"-part-(\d{1,6})$")
 _PART_OF_NAME = re.compile(r" \(part \d{1,6}\)$")
@@ -227,11 +229,22 @@ def lines_among(content: str, others: str) -> str:
 def _own(there: Topic, written: str) -> str:
     """The lines of a topic that no extraction wrote, after a person has written the lines ``written`` in place of it.
 
-    Lines that the person left as they were stay those of the extraction that wrote them.
+    Lines that the person left as they were stay those of the extraction that wrote them. So do lines that the person
+    has reworded: they may still tell what an erased message said.
     """
-    known = {line.strip() for line in lines_of(there).splitlines()}
+    known, own = ({line.strip() for line in lines.splitlines()} for lines in (lines_of(there), there.own))
+    extracted = [word_forms(line) for line in known - own]
     new = [line for line in written.splitlines() if line.strip() not in known]
+    if len(new) * len(extracted) > _COMPARED:
+        extracted = [set[str]().union(*extracted)]
+    new = [line for line in new if not _rewords(line, extracted)]
     return "\n".join((there.own, *new))
+
+
+def _rewords(line: str, others: Sequence[set[str]]) -> bool:
+    """Whether more than half of the words of ``line`` are in one of the ``others``."""
+    words = word_forms(line)
+    return any(len(words & other) * 2 > len(words) for other in others)
 
 
 def append_missing_lines(there: str, new: str, before: str) -> str:

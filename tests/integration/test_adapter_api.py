@@ -180,6 +180,9 @@ def test_an_erased_session_still_reaches_the_topic_that_was_written_over(nexus: 
                 " SELECT t.id, m.id, m.namespace_id FROM topics t, memories m"
             )
         )
-    nexus.write_topic("acme", "a", "written over")
+        tx.execute(text("UPDATE topics SET own = ''"))  # as if an extraction had written it
+    nexus.write_topic("acme", "a", "written over by a person\nfrom this message")
     nexus.forget("acme", session_key="s")
-    assert nexus.topics("acme") == []
+    [left] = nexus.topics("acme")
+    assert "message" not in f"{left.filename} {left.name} {left.description}"
+    assert nexus.topic("acme", left.filename).content == "written over by a person"  # not the reworded line

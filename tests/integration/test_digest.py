@@ -108,17 +108,17 @@ def test_facts_stored_later_are_nothing_new(claude: Claude, standin: StandIn) ->
 def test_of_two_batches_that_end_together_one_asks_for_the_digest(
     claude: Claude, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither sees what the other has not committed yet: the last to commit looks again."""
+    """The first to commit does not see what the other has not stored yet: the last to commit looks again."""
     claude()
     ids = say(*(f"Number {i}." for i in range(8)))
-    locked, due = derive.perspectives.lock, []
+    take_turn, due = derive.perspectives.take_turn, []
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(derive.perspectives, "lock", locked)
+        monkeypatch.setattr(derive.perspectives, "take_turn", take_turn)
         due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[4:])[1].digest)
-        return locked(*args)
+        return take_turn(*args)
 
-    monkeypatch.setattr(derive.perspectives, "lock", overtaken)
+    monkeypatch.setattr(derive.perspectives, "take_turn", overtaken)
     due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[:4])[1].digest)
     assert [digest and digest.reason for digest in due] == [None, "rollover"]
 
