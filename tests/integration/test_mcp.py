@@ -262,6 +262,33 @@ def test_a_number_in_disguise_is_refused(here: Sandbox) -> None:
     assert not call("remember", text="I like tea.", expires_at="2999-01-01T00:00:00Z").is_error
 
 
+def test_a_parameter_of_null_is_one_that_is_left_out(here: Sandbox) -> None:
+    """Some clients send `null` for each parameter that they do not use. Before, `forget` failed without a reason."""
+    say("I live in Porto.")
+    tools = using(Client(server(NAMESPACE)), lambda client: client.list_tools()).tools
+    left_out = {
+        (tool.name, name)
+        for tool in tools
+        for name, schema in tool.input_schema["properties"].items()
+        if {"type": "null"} in schema.get("anyOf", ())
+    }
+    assert ("forget", "memory_id") in left_out
+    needed = {"text": "I like tea.", "query": "tea", "subject": "ann", "question": "tea?", "session_key": "chat"}
+    needed |= {"memory_id": 10**9, "content": "I live in Lisbon."}
+    for tool in tools:
+        if tool.name == "forget":
+            continue
+        arguments = {name: needed[name] for name in tool.input_schema.get("required", ())}
+        nothing = {name: None for name in tool.input_schema["properties"] if (tool.name, name) in left_out}
+        expected, found = call(tool.name, **arguments), call(tool.name, **arguments, **nothing)
+        assert found.is_error == expected.is_error, found.content[0].text
+    erased = call("forget", memory_id=None, session_key="chat", confirm=None, namespace=None)
+    assert not erased.is_error, erased.content[0].text
+    assert here.sql("SELECT count(*) FROM sessions WHERE session_key = 'chat'") == [(0,)]
+    with_one = call("forget", memory_id=0)
+    assert "greater than or equal to 1" in with_one.content[0].text
+
+
 def test_over_standard_input_and_output(here: Sandbox) -> None:
     command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--namespace", NAMESPACE]
     started = StdioServerParameters(command=command[0], args=command[1:], env=here.environment, cwd=here.folder)

@@ -61,7 +61,7 @@ End = Annotated[
     BeforeValidator(no_number),
     Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone"),
 ]
-NO_FLAG = BeforeValidator(no_flag)
+NO_FLAG = BeforeValidator(no_flag)  # behind the Field: pydantic cannot compare None with a bound before it
 LeastStanding = Annotated[
     Standing | None,
     Field(
@@ -225,7 +225,7 @@ class Memory:
 
     def revise(
         self,
-        memory_id: Annotated[int, NO_FLAG, Field(ge=1, description="the fact to correct: 17, as in [m17]")],
+        memory_id: Annotated[int, Field(ge=1, description="the fact to correct: 17, as in [m17]"), NO_FLAG],
         content: Annotated[str, Field(description="the corrected fact, complete in itself")],
         author: Annotated[str, Field(description="who corrects it")] = "user",
         expires_at: End = None,
@@ -239,7 +239,7 @@ class Memory:
 
     def pin(
         self,
-        memory_id: Annotated[int, NO_FLAG, Field(ge=1, description="the fact: 17, as in [m17]")],
+        memory_id: Annotated[int, Field(ge=1, description="the fact: 17, as in [m17]"), NO_FLAG],
         pinned: Annotated[bool, Field(description="false takes the pin back")] = True,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Corrected]:
@@ -281,7 +281,7 @@ class Memory:
 
     def forget(
         self,
-        memory_id: Annotated[int | None, NO_FLAG, Field(ge=1, description="one memory: 17, as in [m17]")] = None,
+        memory_id: Annotated[int | None, Field(ge=1, description="one memory: 17, as in [m17]"), NO_FLAG] = None,
         session_key: Annotated[str | None, Field(description="one conversation")] = None,
         everything: Annotated[bool, Field(description="everything; only where one namespace is served")] = False,
         confirm: Annotated[str | None, Field(description="with `everything`: the namespace's name")] = None,
