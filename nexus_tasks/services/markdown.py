@@ -288,7 +288,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
         ended = _ended(tx, known.id, facts_text, found)
     revised = _revise(deployment, namespace, markdown.edited_facts(facts_text, found), found)
     if own:
-        if not (ended or markdown.has_new_lines(facts_text)):  # an export must not replace lines that nobody has read
+        if not (ended or markdown.has_new_lines(facts_text)):  # an export must not replace lines that were not read
             texts[markdown.FACTS] = facts_text
         _note_read(folder, exported, texts, now)
     return MarkdownImport(

@@ -210,7 +210,7 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
 
 
 def names_of(filename: str, name: str) -> tuple[set[str], set[str]]:
-    """A topic's file name and name, each as it is and without the number of the topic's part."""
+    """A topic's file names and names: with the number of the topic's part, and without it."""
     return {filename, f"{_part_of(filename)[0]}.md"}, {name, _PART_OF_NAME.sub("", name)}
 
 

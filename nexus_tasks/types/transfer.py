@@ -54,7 +54,7 @@ class MarkdownImport(Document):
     topics: int  # number of files read
     changed: int  # number of topics that are new or differ from the stored topic
     revised: int = 0  # number of facts whose line in facts.md has another wording
-    ended: tuple[int, ...] = ()  # ids of facts that hold no longer, and whose line has a wording that was not read
+    ended: tuple[int, ...] = ()  # ids of superseded facts whose lines in facts.md were edited; the edits were not read
 
     def _left_out(self) -> Collection[str]:
         return () if self.ended else ("ended",)

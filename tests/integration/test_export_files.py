@@ -430,7 +430,7 @@ def test_a_copied_line_of_facts_is_a_new_line_and_does_not_end_the_fact(tmp_path
 
 
 def test_a_namespace_of_the_same_name_elsewhere_is_another_namespace(spoken: Sandbox, tmp_path: Path) -> None:
-    """A folder comes to another machine, whose facts have the same numbers and the same subject."""
+    """The folder is imported on another machine. Facts there have the same numbers and the same subject."""
     known("- one")
     known("- gone", "gone.md", "Gone")
     say("I live in Lisbon.", session="facts")

@@ -70,7 +70,7 @@ def test_a_torn_line_in_quarantine_can_only_be_deleted_by_hand(tmp_path: Path) -
 
 
 def test_entries_that_wait_for_another_address_of_the_database_are_told(tmp_path: Path) -> None:
-    """As after a restore to another server: what was buffered in the outage belongs to the old address."""
+    """After a restore to another server, the messages that were buffered in the outage belong to the old address."""
     here = Settings(home=tmp_path, database_url="postgresql://new.example/nexus", redis_url="redis://new.example/0")
     before = SessionBuffer(str(tmp_path / "buffer"), deployment="old.example/nexus")
     before.append("acme", "chat", "The gate opens at nine.")
